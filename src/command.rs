@@ -1,4 +1,4 @@
-//! What the command `redlock` needs beside the public interface. It may change in any version.
+//! Items for the command `redlock` that are not in the public interface. They may change in any version.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub const MAX_LABEL: usize = Label::MAX;
 /// The most permits of a semaphore.
 pub const MAX_PERMITS: u16 = MOST;
 
-/// As [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
+/// Like [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
 ///
 /// # Errors
 ///
-/// As [`Redlock::list`].
+/// The errors of [`Redlock::list`].
 pub fn list(
     redlock: &Redlock,
     pattern: Option<&[u8]>,
@@ -29,8 +29,8 @@ pub fn list(
     list::list(redlock, pattern, &mut progress)
 }
 
-/// Waits until locks on this name that this program has given up can be taken by others, but for no longer than this. Whether
-/// they can be. A node that was away, or has refused a release for now, is sent it again meanwhile.
+/// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up.
+/// Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now.
 pub fn wait_released(redlock: &Redlock, name: &[u8], time: Duration) -> bool {
     redlock.wait_owed(name, time)
 }
@@ -40,12 +40,12 @@ pub fn human(time: Duration) -> String {
     text::human(time)
 }
 
-/// What was found, as JSON.
+/// The result of an inspection, as JSON.
 pub fn inspection_json(name: &[u8], found: &Inspection) -> String {
     seen::inspection(name, found).to_string()
 }
 
-/// What was found, as JSON. `text`: of a finding.
+/// The result of a check, as JSON. `text`: writes a finding.
 pub fn report_json(report: &Report, text: impl Fn(&Finding) -> String) -> String {
     seen::report(report, text).to_string()
 }

@@ -25,11 +25,13 @@
 //!
 //! Terms that are used throughout:
 //!
-//! - A *node* is one Redis server, the master of a set that sentinels watch, or a Redis Cluster. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
-//!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
-//! - A *resource*, or the *name* of a lock, is the name of a Redis key. The lock is held by its *holder*, which acquired it.
-//! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*, which
-//!   ends at the *deadline*.
+//! - A *node* is one Redis server, the master of a set that sentinels watch, or a Redis Cluster. Its *vote* is its
+//!   answer to a request for a lock. A *majority* is more than half of the nodes that were given to
+//!   [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
+//! - A *resource*, or the *name* of a lock, is the name of a Redis key. The lock is held by its *holder*, which
+//!   acquired it.
+//! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*,
+//!   which ends at the *deadline*.
 //! - The *token* is the random value of the key. It proves to the nodes that a release, or an extension, comes from the
 //!   holder.
 
@@ -67,7 +69,7 @@ pub mod semaphores {}
 pub mod several_names {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
-// Its code needs the feature.
+// The code in this chapter needs the feature.
 #[cfg(any(not(doctest), feature = "testing"))]
 #[doc = include_str!("guide/testing.md")]
 pub mod testing {}

@@ -1,11 +1,11 @@
 //! Distributed locks on Redis with a blocking API and no async runtime.
 //!
-//! A [`Redlock`] is made once for the whole program, from the addresses of its Redis nodes: one
-//! node is the single-instance lock, N independent masters are
-//! [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), which works
-//! for as long as a majority of them does. It hands out [`Lock`]s, which end by themselves when
-//! their time to live (ttl) is over, and are released when they are dropped. [`Options`] set how
-//! long it waits and how often it retries. Every failure is an [`Error`] that says what to do.
+//! A [`Redlock`] is made once for the whole program, from the addresses of its Redis nodes: one node is the
+//! single-instance lock, N independent masters are
+//! [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), which works for as long as a
+//! majority of them does. It hands out [`Lock`]s, which end by themselves when their time to live (ttl) is over, and
+//! are released when they are dropped. [`Options`] set how long it waits and how often it retries. Every failure is an
+//! [`Error`] that names what to do.
 //!
 //! A lock is a lease, and nothing stops its holder when it ends. A program that is paused between
 //! its last check of the lock and its write may write after another holder has taken over; a node that
@@ -13,7 +13,8 @@
 //! from that, and when to use a row lock of a database or a consensus service instead.
 //!
 //! The [guide] covers more: [recipes](guide::recipes), [long jobs](guide::long_jobs), [waiting](guide::waiting),
-//! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq), [how all of that is tested](guide::how_we_know).
+//! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq), [how all of that is
+//! tested](guide::how_we_know).
 //!
 //! # Usage
 //!
@@ -43,8 +44,8 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Every host asks, one does the work: a lock that is not released, but [left](Lock::leak) to end with its ttl. Otherwise a host
-//! whose clock is behind would do the work again.
+//! Every host asks, one does the work: a lock that is not released, but [left](Lock::leak) to end with its ttl.
+//! Otherwise a host whose clock is behind would do the work again.
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -95,9 +96,9 @@
 //!
 //! ## Nodes
 //!
-//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html). Nothing is connected before the first
-//! operation. A program that should fail at its start if no majority of the nodes answers calls
-//! [`Redlock::connect`]; [`Redlock::check`] reports settings that lose locks.
+//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html). Nothing
+//! is connected before the first operation. A program that should fail at its start if no majority of the nodes answers
+//! calls [`Redlock::connect`]; [`Redlock::check`] reports settings that lose locks.
 //!
 //! ```
 //! use redlock_sync::Redlock;
@@ -141,7 +142,8 @@
 //! All are off by default.
 //!
 //! - `tls`: [`rediss://`](guide::tls), with rustls.
-//! - `tls-rustls`: the same without a [crypto provider](guide::tls#the-crypto-provider), which the program then installs.
+//! - `tls-rustls`: the same without a [crypto provider](guide::tls#the-crypto-provider), which the program then
+//!   installs.
 //! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
 //! - `testing`: nodes for [unit tests](guide::testing), in the test's own process.
 //! - `cli`: the command [`redlock`](guide::shell). It brings `tls`, and adds nothing else to the library.
@@ -160,11 +162,11 @@
 //! | warn | a node is away, or gives no votes, with its index and cause; and when it is back, with the number of releases that could not be kept for it |
 //! | warn | a node was restarted or replaced, and may have forgotten locks. With the [restart guard](Options::restart_guard): for how long it gives no votes |
 //! | warn | the thread that watches kept locks cannot be started |
-//! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot tell this process of the releases of others |
+//! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot notify this process of the releases of others |
 //! | trace | the answers of the nodes, one by one |
 //!
-//! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that another
-//! holder has is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
+//! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that another holder
+//! has is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
 //! ignored.
 //!
 //! # Minimum supported Rust version
@@ -172,9 +174,9 @@
 //! 1.88, because the redis crate needs it. It can rise with a new minor version.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "capi"), forbid(unsafe_code))]
-// With the C interface, only its own module may.
+// With the C interface, only its own module may use unsafe code.
 #![cfg_attr(feature = "capi", deny(unsafe_code))]
-// Nothing panics, nothing prints. Tests may.
+// No code panics or prints, except tests.
 #![cfg_attr(
     not(test),
     warn(
@@ -197,7 +199,7 @@ macro_rules! say {
 
 // The rooms, in reading order: each uses only those above it (`.ci/imports`).
 
-/// Values that everything else is made of: times, tokens, names, the arithmetic of Redlock.
+/// Values on which everything else is built: times, tokens, names, the arithmetic of Redlock.
 mod values;
 
 /// Errors, their texts, and the redaction of secrets.

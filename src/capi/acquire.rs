@@ -8,7 +8,7 @@ use super::lock::Handle;
 use super::*;
 use crate::{Lock, Redlock, Token};
 
-/// What all ways to a lock have in common.
+/// The steps that all ways to a lock have in common.
 ///
 /// # Safety
 ///

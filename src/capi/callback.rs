@@ -36,7 +36,7 @@ pub(super) struct Callback {
     over: Condvar,
 }
 
-// SAFETY: `user` is only handed to `function`, which the header says runs on another thread.
+// SAFETY: `user` is only handed to `function`, which by the header runs on another thread.
 unsafe impl Send for Callback {}
 // SAFETY: as above; everything else in it is Sync.
 unsafe impl Sync for Callback {}

@@ -21,7 +21,7 @@ pub(super) struct Client {
 pub(super) struct Settings {
     redlock: Redlock,
     options: Options,
-    /// The options do not tell, and C sets them one after the other.
+    /// Kept here because the options do not return it, and C sets them one after the other.
     retry_delay: (u64, u64),
 }
 
@@ -214,7 +214,7 @@ pub(super) fn change(
     let new = new(settings.clone())?;
     let old = replace(&mut *settings, new);
     drop(settings);
-    // May be the last to use its connections, and wait for what they owe.
+    // This may be the last to use its connections, and wait for what they owe.
     drop(old);
     Ok(())
 }
@@ -237,7 +237,7 @@ extern "C" fn redlock_set_prefix(client: Option<&Client>, prefix: *const c_char)
     })
 }
 
-/// Null is the empty text.
+/// The text. Null is the empty text.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! What a `redlock_lock_t` has while it is kept alive.
+//! The functions of a `redlock_lock_t` while it is kept alive.
 
 use std::ffi::{c_int, c_void};
 use std::mem::replace;
@@ -136,7 +136,7 @@ mod tests {
     fn stopping_forgets_no_callback_that_is_registered_after_it() {
         let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
         let hour = Duration::from_secs(3600);
-        // Asks no node before a third of that is over.
+        // Asks no node before a third of the ttl is over.
         let lock_ = redlock
             .resume("a", Token::from_bytes([1; 20]), hour)
             .unwrap();

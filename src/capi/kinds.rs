@@ -11,7 +11,7 @@ use crate::{Lockable, Redlock, Token};
 /// More names than any array of a program has.
 const MAX_NAMES: usize = 1 << 20;
 
-/// Of a token.
+/// The bytes of a token.
 type Bytes = [u8; REDLOCK_TOKEN_SIZE as usize];
 type Out<'a> = Option<&'a mut MaybeUninit<Option<Box<Handle>>>>;
 
@@ -44,7 +44,7 @@ fn resume(
 
 /// # Safety
 ///
-/// Both are NULL or have `n` elements, and each resource has as many bytes as its length says.
+/// Both are NULL or have `n` elements, and each resource has as many bytes as its length.
 unsafe fn several(
     redlock: &Redlock,
     (resources, lens, n): (*const *const c_void, *const usize, usize),
@@ -60,13 +60,13 @@ unsafe fn several(
         if lens.is_null() {
             return Err(Failure::null("resource_lens"));
         }
-        // SAFETY: neither is null, and the caller says that both have n elements.
+        // SAFETY: neither is null, and the caller vouches that both have n elements.
         let (resources, lens) = unsafe {
             let resources = std::slice::from_raw_parts(resources, n);
             (resources, std::slice::from_raw_parts(lens, n))
         };
         for (resource, len) in resources.iter().zip(lens) {
-            // SAFETY: the caller says it.
+            // SAFETY: the caller vouches for it.
             names.push(unsafe { bytes(*resource, *len)? });
         }
     }

@@ -26,7 +26,7 @@ pub(super) enum Held {
     Plain(Lock),
     Kept(KeptLock),
     Reentrant(HandleEntry),
-    /// It was lost or released in an attempt to keep it alive; or is being released.
+    /// Lost or released in an attempt to keep it alive, or being released.
     Ended,
 }
 
@@ -54,8 +54,8 @@ impl Handle {
         }
     }
 
-    /// Not in a forked child, where a thread that does not exist may hold `held`; not in a callback of
-    /// this lock, which may run inside a call that holds it. The lock is lost for both.
+    /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
+    /// which may run inside a call that holds it. The lock is lost for both.
     fn check(&self) -> Result<(), Failure> {
         if self.process == std::process::id() && !self.is_calling_back() {
             Ok(())
@@ -85,8 +85,8 @@ impl Handle {
         Ok(log::Guard::new(take))
     }
 
-    /// Those that are registered so far. To be taken while `held` cannot change: what is registered later
-    /// belongs to what is held then.
+    /// Takes the callbacks that are registered so far. Call this while `held` cannot change: callbacks that are
+    /// registered later belong to what is held then.
     pub(super) fn take_callbacks(&self) -> Vec<Arc<Callback>> {
         std::mem::take(&mut *lock(&self.callbacks))
     }
@@ -98,7 +98,7 @@ pub(super) struct HandleEntry {
     lock: ManuallyDrop<ReentrantLock>,
 }
 
-/// A number that no other thread has or had. (That of the standard library cannot be had at a thread's very end.)
+/// A number that no other thread has or had. (The standard library's is not available at a thread's very end.)
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
@@ -112,7 +112,7 @@ fn this_thread() -> u64 {
     })
 }
 
-// SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
+// SAFETY: `lock` is touched only by its own thread, as `check` makes sure.
 unsafe impl Send for HandleEntry {}
 // SAFETY: as above.
 unsafe impl Sync for HandleEntry {}
@@ -144,7 +144,7 @@ pub(super) fn is_reentrant() -> Failure {
     Failure::config("the lock is reentrant: that is not possible with it")
 }
 
-/// When this returns, none of them is running nor will be.
+/// Ends the callbacks. When this returns, none of them is running nor will be.
 pub(super) fn end_callbacks(callbacks: Vec<Arc<Callback>>) {
     callbacks.iter().for_each(|callback| callback.end());
 }
@@ -298,7 +298,7 @@ unsafe fn end(
         return Err(handle.lost());
     }
     let mut result = Ok(Err(handle.lost()));
-    // In a forked child what it holds is inert, and its locks are not to be touched.
+    // In a forked child the held lock is inert, and its mutexes must not be touched.
     if handle.process == std::process::id() {
         let held = handle.held.write();
         let mut held = held.unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +309,7 @@ unsafe fn end(
         result = catch_unwind(AssertUnwindSafe(|| work(held, handle)));
         end_callbacks(handle.take_callbacks());
     }
-    // SAFETY: it was made of a box, and is ended exactly once; the callbacks are done.
+    // SAFETY: the handle was made from a box, and is ended exactly once; the callbacks are done.
     drop(unsafe { Box::from_raw(lock) });
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -321,7 +321,7 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
         Held::Kept(lock) => lock.release().map_err(Into::into),
         Held::Reentrant(mut entry) => {
             entry.check()?;
-            // SAFETY: it is taken out once: what is left of the entry is forgotten.
+            // SAFETY: the lock is taken out once: what is left of the entry is forgotten.
             let lock = unsafe { ManuallyDrop::take(&mut entry.lock) };
             std::mem::forget(entry);
             lock.release().map_err(Into::into)

@@ -1,7 +1,7 @@
-//! What the library logs, for C.
+//! The library's log messages, for C.
 //!
-//! A message can come from any thread, also in a forked child, and `fn` may use the library. So no mutex is
-//! taken here: what C has set is published by one pointer, and counts the calls that are running.
+//! A message can come from any thread, also in a forked child, and `fn` may use the library. So no mutex is taken here:
+//! the function that C has set is published by one pointer, to a sink that counts the calls that are running.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -25,18 +25,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 // ---- what C has set ---------------------------------------------------------------------------
 
-/// One `redlock_set_log`. Never freed: a thread may be about to count itself.
+/// The sink of one `redlock_set_log`. Never freed: a thread may be about to count itself.
 struct Sink {
     /// `None`: off.
     function: Option<LogFn>,
     user: *mut c_void,
     max_level: LevelFilter,
     calls: Calls,
-    /// The one before, so that tools that look for leaks find it.
+    /// The previous sink, so that tools that look for leaks find it.
     older: *const Sink,
 }
 
-// SAFETY: `user` is only handed to `function`, which the header says runs in any thread; `older` is never used.
+// SAFETY: `user` is only handed to `function`, which by the header runs in any thread; `older` is never used.
 unsafe impl Sync for Sink {}
 
 /// How many threads are in a function. A forked child inherits the number, but not the threads: the process that
@@ -50,7 +50,7 @@ impl Calls {
         self.change(|calls| if is_of(calls, process) { calls } else { none } + 1);
     }
 
-    /// `process`: the one in which it began. A child that was forked in the function ends no call of its own.
+    /// `process`: the one in which the call began. A child that was forked in the function does not end that call.
     fn end(&self, process: u32) {
         self.change(|calls| calls - u64::from(is_of(calls, process)));
     }
@@ -90,9 +90,9 @@ struct Logger {
 thread_local! {
     /// Whether this thread is in a function that C has set.
     static CALLING: Cell<bool> = const { Cell::new(false) };
-    /// How many guards there are that such a function may wait for, in this thread.
+    /// The number of guards in this thread that such a function may wait for.
     static GUARDS: Cell<u32> = const { Cell::new(0) };
-    /// What was logged meanwhile.
+    /// The messages that were logged meanwhile.
     static HELD_BACK: RefCell<Vec<(Level, CString)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -104,7 +104,7 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // What a function does is not told to it: that would have no end.
+        // Messages from within the function are not passed to it: that would have no end.
         if !self.enabled(record.metadata()) || CALLING.get() {
             return;
         }
@@ -115,7 +115,7 @@ impl Log for Logger {
         if GUARDS.get() == 0 {
             self.pass(record.level(), &text);
         } else {
-            // In a thread that is ending there may be no place any more.
+            // In a thread that is ending there may be no place for it.
             let _ = HELD_BACK.try_with(|lines| lines.borrow_mut().push((record.level(), text)));
         }
     }
@@ -163,12 +163,12 @@ impl Logger {
         begun
     }
 
-    /// Whether it is the one of this process's `log`.
+    /// Whether this logger is the one of this process's `log`.
     fn is_installed(&self) -> bool {
         addr_eq(log::logger(), self)
     }
 
-    /// Returns when no other thread is in the function that was set before.
+    /// Sets the function. Returns when no other thread is in the function that was set before.
     fn set(&self, function: Option<LogFn>, user: *mut c_void, max_level: LevelFilter) {
         let sink = Box::leak(Box::new(Sink {
             function,
@@ -195,7 +195,7 @@ impl Logger {
         }
     }
 
-    /// Or a later one: several threads may replace it at once.
+    /// Uses the level of this sink, or of a later one: several threads may replace it at once.
     fn use_level_of(&self, mut sink: &'static Sink) {
         log::set_max_level(sink.max_level);
         while !self.is(sink)
@@ -248,11 +248,11 @@ extern "C" fn redlock_set_log(
 
 // ---- what a handle's guard holds back ---------------------------------------------------------
 
-/// The guard of a lock that C's function may want, too. What this thread logs is passed on when it has no such
-/// guard any more.
+/// The guard of a lock that C's function may want, too. Messages that this thread logs are passed on when it no longer
+/// has such a guard.
 pub(super) struct Guard<G> {
     guard: G,
-    /// Behind the guard: it is dropped after it.
+    /// Declared behind the guard, so that it is dropped after it.
     _holds_back: HoldsBack,
 }
 
@@ -280,7 +280,7 @@ impl<G: DerefMut> DerefMut for Guard<G> {
     }
 }
 
-/// It stays in its thread.
+/// A mark of a guard, which stays in its thread.
 struct HoldsBack(PhantomData<*const ()>);
 
 impl HoldsBack {
@@ -405,7 +405,7 @@ mod tests {
         let sink = logger.current().unwrap();
         assert!(logger.begin(sink, 1) && sink.calls.any(1));
         sink.calls.end(1);
-        // Between looking which one it is and counting itself.
+        // The sink is replaced between a thread's look at it and the thread's count.
         logger.set(None, null_mut(), LevelFilter::Off);
         assert!(!logger.begin(sink, 1) && !sink.calls.any(1));
     }

@@ -1,4 +1,4 @@
-//! What people and monitoring ask: whether nodes are fit, and who has a lock, which they may break.
+//! Questions of people and monitoring: whether nodes are fit, and who has a lock, which they may break.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use crate::ops::json::Json;
 use crate::ops::seen;
 use crate::{Inspection, LockState, NodeState};
 
-/// The advice names the option as C does.
+/// Writes the option in the advice as C names it.
 fn in_c(text: String) -> String {
     text.replace("Options::restart_guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
 }
@@ -113,7 +113,7 @@ extern "C" fn redlock_inspect_json(
     unsafe { give_document(document, json, cap, needed) }
 }
 
-/// All of a document, or nothing: a part would be none.
+/// Writes all of a document, or nothing: a part would be no document.
 ///
 /// # Safety
 ///
@@ -176,7 +176,7 @@ extern "C" fn redlock_break_lock(
         let same = found.nodes().find_map(|(_, _, state)| shown(state));
         was_broken = match same {
             Some(holder) => redlock.break_lock(resource, &holder)?,
-            // It says why.
+            // The error of `connect` has the cause.
             None if found.state() == LockState::Unknown => redlock.connect().map(|_| false)?,
             None => false,
         };

@@ -1,6 +1,7 @@
-//! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
-//! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`, what it has only while it is kept alive in `kept`, its
-//! callbacks in `callback`, what is shown to people in `look`, log messages in `log`, events in `observer`, nodes for tests in `testing`.
+//! The C interface. Its manual is `redlock.h`; only the implementation is described here: errors and panics at the
+//! boundary in this file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`,
+//! the functions for a lock that is kept alive in `kept`, its callbacks in `callback`, texts for people in `look`, log
+//! messages in `log`, events in `observer`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -31,7 +32,7 @@ macro_rules! constants {
     ($($name:ident = $value:literal;)*) => {
         $(const $name: c_int = $value;)*
 
-        /// To be compared with the header.
+        /// Compared with the header.
         #[cfg(test)]
         const CONSTANTS: &[(&str, c_int)] = &[$((stringify!($name), $name)),*];
     };
@@ -107,12 +108,12 @@ struct Failure {
     unavailable: UnavailableInfo,
 }
 
-/// What is known of nodes too few of which answered.
+/// Advice if too few nodes answered.
 #[derive(Clone, Copy, Default)]
 struct UnavailableInfo {
-    /// In milliseconds; zero: unknown.
+    /// How long to wait, in milliseconds; zero: unknown.
     retry_after: u64,
-    /// They refuse for good.
+    /// Whether the nodes refuse for good.
     permanent: bool,
 }
 
@@ -151,7 +152,7 @@ impl From<Error> for Failure {
             Error::Unavailable(nodes) => (nodes.retry_after(), nodes.is_permanent()),
             _ => (None, false),
         };
-        // Rounded up: when it is over enough nodes vote.
+        // Rounded up: when the wait is over, enough nodes vote.
         let wait = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
         let retry_after = wait.map_or(0, |ms| u64::try_from(ms).unwrap_or(u64::MAX));
         Failure {
@@ -185,7 +186,7 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
             }
         }
     };
-    // In a thread that is ending there may be no place any more.
+    // In a thread that is ending there may be no place for it.
     let _ = LAST_ERROR.try_with(|last| last.replace(failure.text));
     let _ = LAST_UNAVAILABLE.try_with(|last| last.set(failure.unavailable));
     failure.code
@@ -243,7 +244,7 @@ unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure
     }
 }
 
-/// Copies what fits.
+/// Copies as much as fits.
 ///
 /// # Safety
 ///
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(last_error(), "a bug in redlock-sync: again");
         let mut out = MaybeUninit::<Option<Box<u8>>>::uninit();
         assert_eq!(make(Some(&mut out), || panic!()), REDLOCK_PANIC);
-        // SAFETY: it is written whatever happens.
+        // SAFETY: `out` is written whatever happens.
         assert!(unsafe { out.assume_init() }.is_none());
     }
 

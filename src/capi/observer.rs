@@ -1,4 +1,4 @@
-//! Events for C: what `Redlock::with_observer` gives to Rust.
+//! Events for C: those that `Redlock::with_observer` gives to Rust.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null;
@@ -30,12 +30,12 @@ struct CObserver {
     user: *mut c_void,
 }
 
-// SAFETY: `user` is only handed to `function`, which the header says runs in any thread.
+// SAFETY: `user` is only handed to `function`, which by the header runs in any thread.
 unsafe impl Send for CObserver {}
 // SAFETY: as above.
 unsafe impl Sync for CObserver {}
 
-/// What stands in an event, and the texts that its pointers lead to.
+/// An event, and the texts that its pointers lead to.
 struct Filled {
     event: CEvent,
     address: CString,
@@ -159,7 +159,7 @@ fn ending_code(how: Ending) -> c_int {
     }
 }
 
-/// Without zeros, which would end it.
+/// A C string of this text, without zeros, which would end it.
 fn string(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ fn given(node: Option<&Node>) -> Result<&Node, Failure> {
     node.ok_or_else(|| Failure::null("the node"))
 }
 
-/// What a test does to a node.
+/// Makes a test's change to a node.
 fn change(node: Option<&Node>, act: impl FnOnce(&Node)) {
     status(|| {
         act(given(node)?);
@@ -126,7 +126,7 @@ extern "C" fn redlock_testing_held_ms(
     value(|| {
         // SAFETY: the header demands `len` bytes.
         let held = unsafe { holder(node, resource, len)? };
-        // In its last millisecond it is still held.
+        // In its last millisecond the lock is still held.
         Ok(held.map_or(0, |held| to_ms(held.remaining).max(1)))
     })
 }

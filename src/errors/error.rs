@@ -33,15 +33,15 @@ pub enum Error {
     /// A value that was passed in cannot work: an empty node list, a bad URL, a ttl out of range, one
     /// server under two addresses, … The text names the value and the limit. Never retried.
     Config(ConfigError),
-    /// Another holder had the lock for the whole time waited. (Or, [more rarely](crate::guide::faq#what-does-none-mean),
-    /// no majority could be won for another reason.) The value inside has the name, and, if that is known, the holder's
-    /// label and how long it still has the lock.
+    /// Another holder had the lock for the whole time waited. (Or, [more
+    /// rarely](crate::guide::faq#what-does-none-mean), no majority could be won for another reason.) The value inside
+    /// has the name, and, if the nodes reported them, the holder's label and how long it still has the lock.
     Busy(Busy),
-    /// This lock is no longer held: its validity is over, or a majority of the nodes said so.
+    /// This lock is no longer held: its validity is over, or a majority of the nodes replied so.
     Lost(Lost),
     /// Not enough validity. From an acquisition: the validity was over before enough nodes had answered, or when the
-    /// lock was granted; then it has been released again. From [`Lock::ensure`](crate::Lock::ensure): less is left than asked for, but the lock is
-    /// still held. The value inside has what was left and what was asked for.
+    /// lock was granted; then it has been released again. From [`Lock::ensure`](crate::Lock::ensure): less is left than
+    /// asked for, but the lock is still held. The value inside has what was left and what was asked for.
     TooSlow(TooSlow),
     /// Too few nodes answered to decide. The value inside has the cause at each failed node. If nodes refuse
     /// [for good](NodeErrors::is_permanent) and no majority is left, this is returned at once, without waiting.
@@ -106,8 +106,8 @@ impl Error {
         matches!(self, Error::Busy(_))
     }
 
-    /// The lock's name, if the error is about one lock: not for [`Config`](Error::Config), [`Unavailable`](Error::Unavailable)
-    /// and [`Random`](Error::Random).
+    /// The lock's name, if the error is about one lock: not for [`Config`](Error::Config),
+    /// [`Unavailable`](Error::Unavailable) and [`Random`](Error::Random).
     pub fn resource(&self) -> Option<&[u8]> {
         match self {
             Error::Busy(busy) => Some(busy.resource()),
@@ -152,7 +152,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As `Display`: it is what a `main` that returns the error shows.
+/// Shows the same as `Display`: this is the output of a `main` that returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -187,7 +187,7 @@ pub struct NodeErrors {
     votes: Option<VoteCount>,
 }
 
-/// How the votes stood: sums over the nodes.
+/// The counts of the votes: sums over the nodes.
 #[derive(Clone, Copy, Debug)]
 struct VoteCount {
     question: Question,
@@ -212,7 +212,7 @@ impl NodeErrors {
         self
     }
 
-    /// What all `nodes` were asked, and how they voted.
+    /// Adds the question that all `nodes` were asked, and how they voted.
     pub(crate) fn with_votes(mut self, question: Question, tally: Tally, nodes: usize) -> Self {
         let (yes, no) = (tally.granted.len(), tally.refused.len());
         let others = nodes.saturating_sub(yes + no + self.nodes.len());
@@ -232,21 +232,21 @@ impl NodeErrors {
         self.retry_after
     }
 
-    /// Whether nodes refuse for good, and no majority is left. A retry is of no use until
-    /// the URLs or the servers are changed, so [`acquire`](crate::Redlock::acquire) and
-    /// [`acquire_while`](crate::Redlock::acquire_while) do not wait.
+    /// Whether nodes refuse for good, and no majority is left. A retry is useless until the URLs or the servers are
+    /// changed, so [`acquire`](crate::Redlock::acquire) and [`acquire_while`](crate::Redlock::acquire_while) do not
+    /// wait.
     ///
-    /// For good: a wrong password, or one for a server that has none (`WRONGPASS`); no password given
-    /// (`NOAUTH`); protected mode (`DENIED`); a command or key that the user may not use (`NOPERM`); a database
-    /// or a command that the server does not have; a server of a Redis Cluster at a plain URL that does not serve the key
-    /// (`MOVED`); something that is not a Redis server; a server that does not say how long it has been up,
-    /// which the [restart guard](crate::Options::restart_guard) needs.
+    /// For good: a wrong password, or one for a server that has none (`WRONGPASS`); no password given (`NOAUTH`);
+    /// protected mode (`DENIED`); a command or key that the user may not use (`NOPERM`); a database or a command that
+    /// the server does not have; a server of a Redis Cluster at a plain URL that does not serve the key (`MOVED`);
+    /// something that is not a Redis server; a server that does not report how long it has been up, which the [restart
+    /// guard](crate::Options::restart_guard) needs.
     ///
-    /// All other failures may pass, and are retried: connections that are refused, time out or break;
-    /// `LOADING`, `READONLY`, `CLUSTERDOWN`, `MASTERDOWN`, `MISCONF`, `BUSY`, `OOM`, too many clients; errors
-    /// that this crate does not know; and the time for which the restart guard keeps a node from voting. If users or
-    /// passwords are changed on running servers, a refusal for good may be over a moment later: then the program
-    /// itself decides whether to call again.
+    /// All other failures may pass, and are retried: connections that are refused, time out or break; `LOADING`,
+    /// `READONLY`, `CLUSTERDOWN`, `MASTERDOWN`, `MISCONF`, `BUSY`, `OOM`, too many clients; errors unknown to this
+    /// crate; and the time for which the restart guard keeps a node from voting. If users or passwords are changed on
+    /// running servers, a refusal for good may be over a moment later: then the program itself decides whether to call
+    /// again.
     pub fn is_permanent(&self) -> bool {
         self.permanent
     }
@@ -330,65 +330,65 @@ impl StdError for NodeError {}
 /// Why a node gave no vote.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
-    /// Not connected: it took longer than it may, or is still under way after this time. Then the time that it may
-    /// take.
+    /// Not connected: it took longer than allowed, or is still under way after this time. The second is the time
+    /// allowed.
     NotConnected(Duration, Duration),
-    /// The same over TLS, and not a byte came.
+    /// Not connected over TLS in this time, and not a byte was received.
     #[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))]
     Mute(Duration),
     /// Connecting failed.
     Connect(String),
     /// Connecting failed before the server was asked: this process has too many open files, or no port or memory left.
     NoSocket(String),
-    /// One of these, at an address that another server has named.
+    /// One of these causes, at an address that another server has named.
     Announced(Box<Announced>),
-    /// The program's closure gives no credentials for it, or too late.
+    /// The program's closure returns no credentials for the node, or too late.
     NoCredentials(String),
-    /// No TLS connection comes about, whatever the network does.
+    /// No TLS connection can be made, whatever the network does.
     Tls(String),
     /// Connected, and no answer within this time.
     NoAnswer(Duration, Limit),
     /// The node, or something on the way, closed the connection.
     Closed(String),
-    /// What came is not an answer to what was asked.
+    /// The bytes received are not an answer to the command.
     Garbage(String),
-    /// The same on a new connection: no Redis server is there.
+    /// Not an answer, on a new connection: no Redis server is there.
     NotRedis(String),
-    /// Its answers do not end.
+    /// The server's answers do not end.
     Endless(String),
     /// The server answered with an error.
     Refused(String),
-    /// As `Refused`, where a Redis Cluster has the names of one lock in different slots.
+    /// The server refused (see `Refused`): a Redis Cluster has the names of one lock in different slots.
     OtherSlots(String),
-    /// As `Refused`, where a new connection logs in again, perhaps with other credentials.
+    /// The server refused (see `Refused`), and a new connection logs in again, perhaps with other credentials.
     LoggedOut(String),
-    /// As `Refused`, where the server has become a replica (rule R38).
+    /// The server refused (see `Refused`), because it has become a replica (rule R38).
     Demoted(String),
     /// A new connection leads to a replica, at this address (rule R39).
     Replica(Option<SocketAddr>),
     /// A new connection leads to a sentinel.
     Sentinel,
-    /// The sentinels name no master: why, and whether it stays so until the configuration is changed.
+    /// The sentinels name no master: why, and whether this lasts until the configuration is changed.
     NoMaster(String, bool),
-    /// A name has several addresses, and none of them leads to a master: what is at each.
+    /// A name has several addresses, and none of them leads to a master: the cause at each.
     NoAddress(Vec<(SocketAddr, Cause)>),
-    /// A directory names another master: which.
+    /// A directory names another master: this one.
     Moved(String),
-    /// As `Refused`, where another server may have the key: it is asked next.
+    /// The server refused (see `Refused`), and another server may have the key: it is asked next.
     Elsewhere(String),
-    /// It is the same server as another node of this index (rule R1).
+    /// The node is the same server as another node, of this index (rule R1).
     SameServer(usize),
-    /// Its server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
+    /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
     Quarantined(Duration, bool),
-    /// The restart guard cannot tell which server it is, and how long it has been up.
+    /// The restart guard cannot find out which server it is, and how long it has been up.
     NoInfo,
-    /// The restart guard's key is refused: what the server answered.
+    /// The restart guard's key is refused, with this answer of the server.
     NoWitness(String),
-    /// The server runs no scripts, and no other command compares and deletes: what it answered.
+    /// The server runs no scripts, and no other command compares and deletes. Its answer.
     NoRelease(String),
     /// This process cannot start the thread that connects.
     NoThread(String),
-    /// It is connected, and the time was over before it was asked.
+    /// The node is connected, but the time was over before it was asked.
     NotAsked,
 }
 
@@ -397,23 +397,23 @@ pub(crate) enum Cause {
 pub(crate) struct Announced {
     pub(crate) cause: Cause,
     pub(crate) at: String,
-    /// As its node is shown there.
+    /// The node's name as shown there.
     pub(crate) shown: Arc<str>,
     pub(crate) by: String,
     pub(crate) advice: &'static str,
 }
 
-/// Where the time comes from that a node had to answer.
+/// Which limit set the time that a node had to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// This number of `node_timeout`s.
     Node(u32),
     Connect,
-    /// What was left of the operation's time, or of the lock's.
+    /// The rest of the operation's time, or of the lock's.
     Rest,
     /// The connection took in nothing of what was written.
     Write,
-    /// This crate's own.
+    /// This crate's own limit.
     Own,
 }
 
@@ -429,17 +429,17 @@ impl Cause {
         Cause::Refused(without_arguments(text).to_owned())
     }
 
-    /// As [`refused`](Cause::refused), of a server for which the connection is no longer logged in.
+    /// Like [`refused`](Cause::refused), if the connection is no longer logged in to the server.
     pub(crate) fn logged_out(text: &str) -> Cause {
         Cause::LoggedOut(without_arguments(text).to_owned())
     }
 
-    /// As `Refused`, of a server that has become a replica.
+    /// Like [`refused`](Cause::refused), of a server that has become a replica.
     pub(crate) fn demoted(text: &str) -> Cause {
         Cause::Demoted(without_arguments(text).to_owned())
     }
 
-    /// Why none of the addresses of a name leads to a master. Where all are alike it is that.
+    /// Why none of the addresses of a name leads to a master. If all causes are alike, that one.
     pub(crate) fn of_addresses(mut failed: Vec<(SocketAddr, Cause)>) -> Cause {
         if failed.iter().all(|(_, cause)| cause.is_silence()) {
             return Cause::Connect(at_addresses(&failed));
@@ -456,7 +456,7 @@ impl Cause {
         }
     }
 
-    /// Its text behind the address that it concerns.
+    /// The text to show behind the address that the cause concerns.
     fn at_address(&self) -> String {
         match self {
             Cause::Connect(text) => text.clone(),
@@ -484,8 +484,8 @@ impl Cause {
         }
     }
 
-    /// Whether it stays so until the configuration is changed, here or on the server. When in doubt it does
-    /// not: then callers wait in vain, but no longer than they asked to.
+    /// Whether the failure lasts until the configuration is changed, here or on the server. False when in doubt: then
+    /// callers wait in vain, but no longer than they asked to.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Cause::Refused(text) => Meaning::of(text).is_final(),
@@ -521,7 +521,7 @@ impl Cause {
         }
     }
 
-    /// What it means that the server refused.
+    /// The meaning of the server's refusal.
     pub(crate) fn meaning(&self) -> Meaning {
         match self {
             Cause::Refused(text) | Cause::LoggedOut(text) | Cause::Demoted(text) => {
@@ -536,7 +536,7 @@ impl Cause {
         matches!(self, Cause::Refused(text) if server_error::concerns_name(text))
     }
 
-    /// Its text, for places that say themselves what to do.
+    /// The text without advice, for places that give their own.
     pub(crate) fn without_advice(&self) -> String {
         match self {
             Cause::Refused(text) | Cause::LoggedOut(text) => {
@@ -626,10 +626,10 @@ fn no_address(
     }
 }
 
-/// Of so many addresses each is named.
+/// The maximum of addresses that are named.
 const NAMED: usize = 8;
 
-/// What is at each address; those where it is alike together.
+/// The cause at each address; addresses with the same cause together.
 fn at_addresses(all: &[(SocketAddr, Cause)]) -> String {
     let mut alike: Vec<(String, Vec<String>)> = Vec::new();
     for (address, cause) in all.iter().take(NAMED) {

@@ -1,4 +1,4 @@
-//! What the errors of one lock say: its name, and the times that belong to it.
+//! The contents of the errors of one lock: its name, and the times that belong to it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,21 +17,22 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// What is locked.
+    /// The name of the lock.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
 
     /// How long the holder has the lock at most, counted from when the error was made, unless it extends or releases
-    /// it. It is what the last answers of the nodes said; no node is asked for it.
+    /// it. The time is from the last answers of the nodes; no node is asked for it.
     ///
-    /// `None` if they did not say: the call tried only once and did not wait, no majority names one holder, or the key has
-    /// no end. [`Redlock::inspect`](crate::Redlock::inspect) asks.
+    /// `None` if the answers did not have it: the call tried only once and did not wait, no majority names one holder,
+    /// or the key has no end. [`Redlock::inspect`](crate::Redlock::inspect) asks the nodes.
     pub fn left(&self) -> Option<Duration> {
         self.left
     }
 
-    /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or they did not say.
+    /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or the answers did not
+    /// have it.
     pub fn holder(&self) -> Option<&str> {
         self.holder.as_ref().map(Label::as_str)
     }
@@ -57,7 +58,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What was locked.
+    /// The name of the lock that was held.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
@@ -78,17 +79,17 @@ pub struct TooSlow {
 }
 
 impl TooSlow {
-    /// What is locked, or was to be.
+    /// The name of the lock that is held, or was to be.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
 
-    /// What was left of the validity. Zero for an acquisition: the lock is not held.
+    /// The rest of the validity. Zero for an acquisition: the lock is not held.
     pub fn left(&self) -> Duration {
         self.left
     }
 
-    /// What was asked for: the time passed to [`ensure`](crate::Lock::ensure), or the ttl of an acquisition.
+    /// The time asked for: that passed to [`ensure`](crate::Lock::ensure), or the ttl of an acquisition.
     pub fn asked(&self) -> Duration {
         self.asked
     }
@@ -119,7 +120,7 @@ pub struct ExtensionLimit {
 }
 
 impl ExtensionLimit {
-    /// What is locked.
+    /// The name of the lock.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
@@ -148,7 +149,7 @@ pub struct Cancelled {
 }
 
 impl Cancelled {
-    /// What was to be locked.
+    /// The name of the lock that was to be acquired.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
@@ -161,7 +162,7 @@ impl fmt::Display for Cancelled {
     }
 }
 
-/// As `Display`, like that of [`Error`](crate::Error).
+/// `Debug` that shows the same as `Display`, like that of [`Error`](crate::Error).
 macro_rules! debug_as_display {
     ($($name:ident),*) => {$(
         impl fmt::Debug for $name {
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(Error::config("x").resource(), None);
     }
 
-    /// Time that is already over says nothing of the holder.
+    /// A time that is already over reveals nothing of the holder.
     #[test]
     fn no_time_is_left_of_what_has_passed() {
         let name: Arc<[u8]> = Arc::from(&b"a"[..]);

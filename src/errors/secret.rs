@@ -1,5 +1,5 @@
-//! What a node is sent and no text of it may repeat: passwords and tokens. A server that is none, a proxy or a server of another
-//! version may repeat in an error what it does not understand.
+//! Passwords and tokens: secrets that a node is sent, and that no text from it may repeat. Something that is not a
+//! Redis server, a proxy or a server of another version may repeat in an error what it does not understand.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use crate::errors::server_error::own_words;
 use crate::values::token::Token;
 
-/// In the place of what is not shown.
+/// Shown in place of the hidden text.
 const HIDDEN: &str = "***";
-/// Secrets shorter than this may be part of any word by chance: they are recognized only where they stand alone. Of a
-/// longer one that is cut off, at least this many characters but one must be there.
+/// Secrets shorter than this may be part of any word by chance: they are recognized only as whole words. If a longer
+/// one is cut off, at least this many characters less one must be there.
 const SHORT: usize = 4;
 
 /// A node's password, if it has one; or a lock's token.
@@ -28,8 +28,8 @@ impl Secret {
         Secret(Some(text.into()))
     }
 
-    /// A server's text up to where it repeats the secret: as it is, escaped, percent-encoded, or its beginning at the
-    /// end of the text. What follows is not shown: it may repeat the secret in another form.
+    /// A server's text up to where it repeats the secret: unchanged, escaped, percent-encoded, or its beginning at the
+    /// end of the text. The text after that is not shown: it may repeat the secret in another form.
     ///
     /// Redis' own words are always shown: with a password like "user" or "a", a gap in a well-known text would
     /// show the password.
@@ -47,8 +47,8 @@ impl Secret {
         shown.map_or_else(|| text.to_owned(), |shown| format!("{shown}{HIDDEN}"))
     }
 
-    /// Whether a host is the secret or has it in its name. No server is looked for there, and no text names it. By chance an
-    /// address may have any digits, and a name the words of `HOST_WORDS`.
+    /// Whether a host is the secret or has it in its name. No server is looked for at such a host, and no text names
+    /// it. By chance an address may have any digits, and a name the words of `HOST_WORDS`.
     pub(crate) fn is_in_host(&self, host: &str) -> bool {
         let Some(secret) = &self.0 else {
             return false;
@@ -59,7 +59,7 @@ impl Secret {
         is_in && !HOST_WORDS.contains(&&*secret)
     }
 
-    /// The same of a value that INFO or CONFIG gives.
+    /// Like [`cut`](Secret::cut), for a value from INFO or CONFIG.
     pub(crate) fn cut_value(&self, value: &str) -> String {
         let is_number = value.chars().all(|c| c.is_ascii_digit() || c == '.');
         match is_number || VALUES.contains(&value) {
@@ -101,8 +101,8 @@ fn is_repeated(text: &str, at: usize, secret: &str) -> bool {
     enough && length > 0 && begins && !rest.contains(is_word)
 }
 
-/// Where a character ends that may stand at `at`: as it is, or in one of the ways in which servers, URLs, JSON and
-/// shells write it.
+/// The ends of a character that may be written at `at`: unchanged, or in one of the ways in which servers, URLs, JSON
+/// and shells write it.
 fn after(text: &str, at: usize, c: char) -> Vec<usize> {
     let Some(rest) = text.get(at..) else {
         return Vec::new();
@@ -130,7 +130,7 @@ fn after(text: &str, at: usize, c: char) -> Vec<usize> {
         c.escape_default().to_string(),
         format!("\\{c}"),
         (if c == ' ' { "+" } else { "" }).to_owned(),
-        // As a single byte, which those of a token are.
+        // A single byte, as the bytes of a token are written.
         single("\\x", c),
         single("%", c),
     ];
@@ -147,7 +147,7 @@ fn single(mark: &str, c: char) -> String {
     u8::try_from(c).map_or_else(|_| String::new(), |byte| format!("{mark}{byte:02x}"))
 }
 
-/// Passwords that cannot be told from the names of servers.
+/// Passwords that cannot be distinguished from the names of servers.
 const HOST_WORDS: [&str; 10] = [
     "cluster",
     "host",
@@ -161,7 +161,7 @@ const HOST_WORDS: [&str; 10] = [
     "valkey",
 ];
 
-/// What stands in the values that are shown.
+/// The words in the values that are shown.
 const VALUES: [&str; 11] = [
     "allkeys-lfu",
     "allkeys-lru",
@@ -239,7 +239,7 @@ mod tests {
             ("hunter2", "hunter", false),
             ("x1", "x1", true),
             ("x1", "x1.example.com", false),
-            // By chance.
+            // A host that has the secret's text by chance.
             ("2001", "2001:db8::1", false),
             ("10.0", "10.0.0.1", false),
             ("10.0.0.1", "10.0.0.1", true),
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// In a word it would show where it is missing what the password is.
+    /// A gap within a word would reveal the password.
     #[test]
     fn a_short_password_is_one_where_it_stands_alone() {
         for (password, text, shown) in [
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// It reveals nothing of the password, and errors are distinguished by it.
+    /// Redis' own words reveal nothing of the password, and errors are distinguished by them.
     #[test]
     fn what_redis_says_to_every_client_is_shown_whatever_the_password() {
         for text in all_own_words() {

@@ -1,9 +1,9 @@
-//! What servers and proxies answer when they refuse, and what it means for locks. Their texts stand here and nowhere
-//! else, by the sources of Redis 3 to 8 and Valkey 7 to 9.
+//! The errors with which servers and proxies refuse, and their meaning for locks. Their texts are written here and
+//! nowhere else, by the sources of Redis 3 to 8 and Valkey 7 to 9.
 
 use std::iter::once;
 
-/// What an error means.
+/// The meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The connection has not logged in.
@@ -13,7 +13,7 @@ pub(crate) enum Meaning {
     /// The user may not use the command or the key.
     NotPermitted,
     NoSuchCommand,
-    /// It is a script that Redis before 5 does not run.
+    /// A script that Redis before 5 does not run.
     TooOld,
     NoSuchDatabase,
     /// Protected mode.
@@ -28,7 +28,7 @@ pub(crate) enum Meaning {
     /// A replica that does not reach its master.
     MasterDown,
     Loading,
-    /// It runs a script that does not end.
+    /// The server runs a script that does not end.
     Busy,
     DiskFailed,
     TooFewReplicas,
@@ -37,7 +37,7 @@ pub(crate) enum Meaning {
     WrongType,
     /// A Redis Cluster keeps a script's keys on different servers.
     OtherSlot,
-    /// It does not know the script of this hash.
+    /// The server does not have the script with this hash.
     NoScript,
     Other,
 }
@@ -70,7 +70,7 @@ const CODES: [(&str, Meaning); 22] = [
     ("WRONGTYPE", WrongType),
 ];
 
-/// `ERR` stands for many things.
+/// The meanings of errors that begin with `ERR`, which is used for many things.
 const ERRORS: [(&str, Meaning); 14] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
@@ -141,8 +141,8 @@ impl Meaning {
             .map_or(Other, |(_, meaning)| *meaning)
     }
 
-    /// Whether the server will answer so until its configuration is changed, or this client's. When in doubt it will
-    /// not: then callers wait in vain, but no longer than they asked to.
+    /// Whether the server will answer so until its configuration is changed, or this client's. False when in doubt:
+    /// then callers wait in vain, but no longer than they asked to.
     pub(crate) fn is_final(self) -> bool {
         self.concerns_login()
             || self.concerns_rights()
@@ -167,13 +167,13 @@ impl Meaning {
         )
     }
 
-    /// The server may well carry out later, over the same connection, what it refused. (Without memory it does much
-    /// for others.)
+    /// Whether the server may well carry out later, over the same connection, what it refused. (Without memory it still
+    /// does much for others.)
     pub(crate) fn passes(self) -> bool {
         self.is_not_now() || self == OutOfMemory
     }
 
-    /// Whether the server is a replica, which another server may stand in for by now (rule R38).
+    /// Whether the server is a replica, which another server may have replaced by now (rule R38).
     pub(crate) fn is_demoted(self) -> bool {
         matches!(self, Replica | MasterDown)
     }
@@ -183,7 +183,7 @@ impl Meaning {
         matches!(self, Moved | Torn)
     }
 
-    /// Whether other credentials may change it.
+    /// Whether other credentials may change the answer.
     pub(crate) fn concerns_login(self) -> bool {
         matches!(self, NoLogin | WrongLogin)
     }
@@ -192,7 +192,7 @@ impl Meaning {
         matches!(self, NotPermitted | NoSuchCommand)
     }
 
-    /// What to do.
+    /// Advice for people: how to resolve the error.
     pub(crate) fn advice(self) -> Option<&'static str> {
         Some(match self {
             NoLogin => "give a user and a password: redis://user:password@host:port",
@@ -225,8 +225,8 @@ impl Meaning {
     }
 }
 
-/// The error of a script's command, which Redis before 7 put behind words of its own:
-/// `ERR Error running script (call to f_…): @user_script: 1: -READONLY …`.
+/// The error of a script's command, which Redis before 7 put behind its own words: `ERR Error running script (call to
+/// f_…): @user_script: 1: -READONLY …`.
 fn in_script(error: &str) -> Option<&str> {
     let rest = error.strip_prefix("ERR Error running script")?;
     let (_, line) = rest.rsplit_once("@user_script:")?;
@@ -239,7 +239,7 @@ pub(crate) fn code(error: &str) -> &str {
     error.split_whitespace().next().unwrap_or_default()
 }
 
-/// Whether the server does not know a script, or this user may not call it by its hash: nothing was done.
+/// Whether the server does not have a script, or this user may not call it by its hash: nothing was done.
 pub(crate) fn is_not_loaded(error: &str) -> bool {
     match Meaning::of(error) {
         NoScript => true,
@@ -249,8 +249,8 @@ pub(crate) fn is_not_loaded(error: &str) -> bool {
     }
 }
 
-/// Whether a server runs no scripts, or not for this user. (Another error says that it tried to, such as one of a command in
-/// the script.)
+/// Whether a server runs no scripts, or not for this user. (Any other error means that it tried to, such as one of a
+/// command in the script.)
 pub(crate) fn refuses_scripts(error: &str) -> bool {
     let words = [
         "disabled",
@@ -290,7 +290,7 @@ pub(crate) fn without_arguments(error: &str) -> &str {
     parts.map_or(error, |(text, _)| text)
 }
 
-/// An error as it is shown before our advice. That of protected mode has a thousand characters of advice of its own.
+/// An error as shown before our advice. That of protected mode has a thousand characters of its own advice.
 pub(crate) fn brief(error: &str) -> &str {
     match (Meaning::of(error), error.split_once(" because ")) {
         (Protected, Some((text, _))) => text,
@@ -298,7 +298,7 @@ pub(crate) fn brief(error: &str) -> &str {
     }
 }
 
-/// The length of the start of an error that is Redis' own wording, whatever it was sent.
+/// The length of the start of an error that is Redis' own wording, whatever the server was sent.
 pub(crate) fn own_words(error: &str) -> usize {
     let (code, rest) = error.split_once(' ').unwrap_or((error, ""));
     let code = match CODES.iter().any(|(name, _)| *name == code) {

@@ -47,7 +47,7 @@ pub(crate) fn human(time: Duration) -> String {
 pub(crate) const NO_TLS: &str = "TLS needs the feature `tls` of redlock-sync, in Cargo.toml: \
     redlock-sync = { version = \"0.1\", features = [\"tls\"] }";
 
-/// Host and port, or path: what may be shown of a node. An IPv6 address has brackets.
+/// Host and port, or path: the part of a node's address that may be shown. An IPv6 address has brackets.
 pub(crate) fn address(address: &ConnectionAddr) -> String {
     match address {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }

@@ -19,19 +19,20 @@ use crate::settings::options::Options;
 use crate::values::clock::{self, Point};
 use crate::values::quorum::Ttl;
 
-/// A call that acquires a lock. It leaves the queue however its thread ends.
+/// A call that acquires a lock. The call leaves the queue however its thread ends.
 pub(crate) struct Acquirer<'a> {
     shared: &'a Arc<Shared>,
     options: &'a Options,
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Claiming<Arc<Caller>>,
-    /// When it was made, which is the time of its first step. (Reading clocks costs more than the step.)
+    /// When the call was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
 
 impl<'a> Acquirer<'a> {
-    /// Tries until it has the lock, for at most `wait`, but at least once. `must_ask`: and only while the program wants it.
+    /// Tries until the lock is acquired, for at most `wait`, but at least once. `must_ask`: and only while the program
+    /// wants it.
     pub(crate) fn new(
         shared: &'a Arc<Shared>,
         options: &'a Options,
@@ -70,7 +71,7 @@ impl<'a> Acquirer<'a> {
         }
     }
 
-    /// `keep_trying`: whether to go on.
+    /// Runs the call to its end. `keep_trying`: whether to go on.
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
         let driver = &self.shared.driver;
         let mut now = self.began.take().unwrap_or_else(Point::now);
@@ -95,7 +96,8 @@ impl<'a> Acquirer<'a> {
                 }
                 Step::Ask => {
                     let goes_on = keep_trying();
-                    // It may have forked: then only the parent goes on waiting, and the queues are the parent's.
+                    // `keep_trying` may have forked: then only the parent goes on waiting, and the queues are the
+                    // parent's.
                     if !self.shared.is_ours() {
                         return Err(Error::cancelled(self.resource));
                     }
@@ -142,7 +144,7 @@ impl<'a> Acquirer<'a> {
         );
     }
 
-    /// Nothing is left of the validity.
+    /// The error if nothing is left of the validity.
     pub(crate) fn too_slow(&self) -> Error {
         Error::too_slow(self.resource, Duration::ZERO, self.ttl.duration())
     }

@@ -13,20 +13,19 @@ impl Lock {
     /// one, in the same transaction: `UPDATE account SET balance = ?1, fence = ?2 WHERE name = ?3 AND
     /// fence <= ?2`; zero rows: stop. **Get the number before you read** what you are going to change.
     ///
-    /// It is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), with gaps, per resource, and not secret. Each
-    /// node counts in a key `{<resource>}:fence`, which ends a day after its last use; the node's user needs
-    /// the command `TIME`, and a key pattern that includes that key. The numbers grow as long as the nodes' clocks
-    /// agree within a day and are not set back by a day or more. If nodes are restarted without their data, this needs
-    /// the [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was
-    /// [resumed](crate::Redlock::resume) gets a larger number than its giver's, whose late writes are then
-    /// refused.
+    /// The number is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), with gaps, per resource, and not secret.
+    /// Each node counts in a key `{<resource>}:fence`, which ends a day after its last use; the node's user needs the
+    /// command `TIME`, and a key pattern that includes that key. The numbers grow as long as the nodes' clocks agree
+    /// within a day and are not set back by a day or more. If nodes are restarted without their data, this needs the
+    /// [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was
+    /// [resumed](crate::Redlock::resume) gets a larger number than its giver's, whose late writes are then refused.
     ///
     /// Blocks like [`extend`](Lock::extend); at most until the validity ends.
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the validity is over, even if the number is already known; or too few nodes hold the lock
-    ///   for a majority.
+    /// - [`Error::Lost`]: the validity is over, even if an earlier call returned the number; or too few nodes hold the
+    ///   lock for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; try again.
     ///
     /// # Example
@@ -84,12 +83,12 @@ impl Lock {
 }
 
 impl KeptLock {
-    /// As [`Lock::fencing_token`]. Renewals do not change the number.
+    /// The fencing token of the lock: see [`Lock::fencing_token`]. Renewals do not change the number.
     ///
     /// # Errors
     ///
-    /// As [`Lock::fencing_token`]. If too few nodes hold the lock for a majority, it is lost
-    /// for all its functions and callbacks.
+    /// The errors of [`Lock::fencing_token`]. If too few nodes hold the lock for a majority, it is lost for all its
+    /// functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.lock().fence();
         if let Err(Error::Lost(_)) = token

@@ -13,16 +13,15 @@ use crate::values::token::Token;
 
 /// A held lock that is renewed automatically, until `max_hold` is used up. Dropping it releases it.
 ///
-/// It is renewed every third of its ttl; a renewal that fails is retried until the deadline. If the
-/// lock is lost all the same, its holder can find out: [`is_valid`](KeptLock::is_valid),
-/// [`ensure`](KeptLock::ensure), [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and
-/// [`on_lost`](KeptLock::on_lost) all decide by the local clock, whatever the nodes and the renewal
-/// are doing, and never contradict each other.
+/// The lock is renewed every third of its ttl; a renewal that fails is retried until the deadline. If the lock is lost
+/// all the same, its holder can find out: [`is_valid`](KeptLock::is_valid), [`ensure`](KeptLock::ensure),
+/// [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and [`on_lost`](KeptLock::on_lost) all decide by the
+/// local clock, whatever the nodes and the renewal are doing, and never contradict each other.
 ///
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
 pub struct KeptLock {
-    /// Its lease is shared with the threads. However the lock ends, its renewal ends first.
+    /// The lock, whose lease is shared with the threads. However the lock ends, its renewal ends first.
     lock: Lock,
 }
 
@@ -40,7 +39,7 @@ impl Lock {
     /// - [`Error::Config`]: `max_hold` is less than the time that the lock has been held already, or the
     ///   renewal thread cannot be started.
     /// - [`Error::Lost`]: its validity is over.
-    /// - As [`extend`](Lock::extend), if the lock has nearly expired and is therefore renewed at once.
+    /// - The errors of [`extend`](Lock::extend), if the lock has nearly expired and is therefore renewed at once.
     ///
     /// After any error the lock has been released.
     ///
@@ -97,17 +96,17 @@ impl Lock {
 }
 
 impl KeptLock {
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &[u8] {
         self.lock.resource()
     }
 
-    /// As [`Lock::resources`].
+    /// All locked names: see [`Lock::resources`].
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         self.lock().resources()
     }
 
-    /// As [`Lock::slot`].
+    /// Which of a semaphore's permits this is: see [`Lock::slot`].
     pub fn slot(&self) -> Option<u32> {
         self.lock().slot()
     }
@@ -160,10 +159,9 @@ impl KeptLock {
         true
     }
 
-    /// Calls `f` when the lock is lost, or at once if it is lost already. It is not called after
-    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has already begun
-    /// goes on). It runs on a thread of its own, or, if none can be started, on the thread that found
-    /// the loss.
+    /// Calls `f` when the lock is lost, or at once if it is lost already. `f` is not called after
+    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has already begun goes on). It
+    /// runs on a separate thread, or, if none can be started, on the thread that found the loss.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
         if let Some(renewal) = self.renewal() {
             renewal.on_lost(Box::new(f));
@@ -190,7 +188,7 @@ impl KeptLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::release`]: [`Error::Lost`] if it had been lost, [`Error::Unavailable`].
+    /// The errors of [`Lock::release`]: [`Error::Lost`] if the lock had been lost, [`Error::Unavailable`].
     pub fn release(self) -> Result<(), Error> {
         self.stop().release()
     }
@@ -199,7 +197,7 @@ impl KeptLock {
         &self.lock
     }
 
-    /// `None` in a forked child: the lock is its parent's.
+    /// The renewal. `None` in a forked child: the lock is its parent's.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
             Home::Shared(renewal) if self.lock.shared.is_ours() => Some(renewal),
@@ -233,7 +231,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// As [`with_lock`](Redlock::with_lock) and [`Lock::keep_alive`].
+    /// The errors of [`with_lock`](Redlock::with_lock) and [`Lock::keep_alive`].
     ///
     /// # Example
     ///

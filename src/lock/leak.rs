@@ -6,7 +6,7 @@ use crate::net::driver::observe::Ending;
 use crate::protocol::quorum::operation::Outcome;
 use crate::values::clock::Point;
 
-/// However that was answered, it ends by itself.
+/// How a leaked lock ends, whatever the nodes have answered: by itself.
 const LEFT: (Ending, Ending) = (Ending::Leaked, Ending::Leaked);
 
 impl Lock {
@@ -21,18 +21,18 @@ impl Lock {
         }
     }
 
-    /// Gives up the lock without releasing it: it cannot be taken for `time` from now, and can be after that. Use it where
+    /// Gives up the lock without releasing it: it cannot be taken for `time` from now, and can be after that. Use it if
     /// work must not be done again too soon, but the ttl has to be longer than that, because the work may be.
     ///
-    /// The lock is shortened on the nodes, never prolonged: if less than `time` is left, it ends with its ttl. It lasts as
-    /// long on the nodes as their clocks say. With a `time` of zero it is released. Waits for a majority to confirm that, as
-    /// [`release`](Lock::release) does.
+    /// The lock is shortened on the nodes, never prolonged: if less than `time` is left, it ends with its ttl. How long
+    /// it lasts on the nodes is measured by their clocks. With a `time` of zero it is released. Waits for a majority to
+    /// confirm that, as [`release`](Lock::release) does.
     ///
     /// # Errors
     ///
     /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held it.
-    /// - [`Error::Unavailable`]: too few nodes confirmed. The others are sent the rest of `time` when they are back, as long as
-    ///   the program runs. The lock can be taken after `time`, or at the latest when its ttl ends.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The others are sent the rest of `time` when they are back, as
+    ///   long as the program runs. The lock can be taken after `time`, or at the latest when its ttl ends.
     ///
     /// # Example
     ///
@@ -69,7 +69,7 @@ impl Lock {
         self.conclude(answer.outcome, LEFT)
     }
 
-    /// It no longer counts as held here.
+    /// Stops counting the lock as held here.
     fn leave(&self) {
         if self.key.kind.is_plain() {
             self.shared.waiting.held_here.remove(&self.key.resource);

@@ -28,39 +28,39 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 
 /// A held lock. Dropping it releases it.
 ///
-/// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
-/// for clocks that run at different rates. After the deadline it reports itself lost, without asking
-/// a node; others may hold the lock then. It can be sent to and used from any thread.
+/// A lock is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance for clocks
+/// that run at different rates. After the deadline it reports itself lost, without asking a node; others may hold the
+/// lock then. It can be sent to and used from any thread.
 ///
-/// Dropping writes the release to the nodes and does not wait for their answers;
-/// [`release`](Lock::release) tells whether the lock was still held. Whatever the nodes do, either takes at
-/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release
-/// may be the first operation of the program, and has to connect.)
+/// Dropping writes the release to the nodes and does not wait for their answers; [`release`](Lock::release) reports
+/// whether the lock was still held. Whatever the nodes do, either takes at most one
+/// [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release may be the
+/// first operation of the program, and has to connect.)
 ///
 /// The answers to a dropped lock's release are read by the next operation, or, after one `node_timeout`, by a thread. A
 /// release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent
-/// again. So is one that a node refuses for now (it is busy, or cannot write to its disk), until the node carries it out or
-/// the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
+/// again. So is one that a node refuses for now (it is busy, or cannot write to its disk), until the node carries it
+/// out or the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
-    /// Without what is only learnt later, and the nodes that may have it: the lease has those.
+    /// The immutable part. The slot and `sent_to`, which can change, are in the lease.
     pub(crate) key: Arc<SharedKey>,
     pub(crate) home: Home,
     limits: Limits,
-    /// Once it has been asked for.
+    /// The fencing token, once it has been asked for.
     pub(crate) fencing_token: OnceLock<u64>,
-    /// The observer was notified of the acquisition.
+    /// Whether the observer was notified of the acquisition.
     announced: bool,
-    /// Its servers may change while it is held.
+    /// Kept because the lock's servers may change while it is held.
     _route: Option<Arc<dyn Route>>,
-    /// Waiters get it in the order of their arrival.
+    /// Whether waiters get the lock in the order of their arrival.
     fair: bool,
-    /// Released, leaked, or dropped: nothing is left to do in `Drop`.
+    /// Whether the lock was released, leaked, or dropped: nothing is left to do in `Drop`.
     ended: bool,
 }
 
-/// What bounds the extensions of a lock.
+/// The bounds on the extensions of a lock.
 struct Limits {
     extensions_left: u32,
     max_extensions: u32,
@@ -73,7 +73,7 @@ struct Limits {
 pub(crate) enum Home {
     /// In the lock itself, which costs no allocation.
     Own(Mutex<Lease>),
-    /// Shared with the threads that renew it. It stays here when renewal ends.
+    /// Shared with the threads that renew the lock. Stays here when renewal ends.
     Shared(Arc<Renewal>),
 }
 
@@ -87,7 +87,7 @@ impl Home {
 }
 
 impl Lock {
-    /// It counts as held here already.
+    /// Makes a lock from a lease that counts as held here already.
     pub(crate) fn new(shared: Arc<Shared>, lease: Lease, options: &Options) -> Lock {
         Lock {
             _route: shared.driver.nodes().route(),
@@ -106,19 +106,19 @@ impl Lock {
         }
     }
 
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &[u8] {
         &self.key.resource
     }
 
-    /// All that is locked: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is the
-    /// first of them.)
+    /// All locked names: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is
+    /// the first of them.)
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         names(&self.key.resource, &self.key.kind)
     }
 
     /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
-    /// so it can stand for one of several equal things: a port, a licence, a device.
+    /// so it can represent one of several equal things: a port, a licence, a device.
     ///
     /// `None` for other locks, and after [`Lockable::resume`](crate::Lockable::resume) until the lock is extended.
     pub fn slot(&self) -> Option<u32> {
@@ -132,8 +132,8 @@ impl Lock {
         &self.key.token
     }
 
-    /// How long the lock is still valid. Zero once its validity is over, or it is known to be lost. Local: asks
-    /// no node.
+    /// How long the lock is still valid. Zero once its validity is over, or the lock was found lost. Local: asks no
+    /// node.
     pub fn remaining(&self) -> Duration {
         if self.shared.is_ours() {
             self.validity().unwrap_or_default()
@@ -237,13 +237,13 @@ impl Lock {
         sync::lock(self.home.mutex())
     }
 
-    /// What is left of the validity, or why nothing is.
+    /// The rest of the validity, or why nothing is left.
     pub(crate) fn validity(&self) -> Result<Duration, LostReason> {
         let validity = self.lease().validity(Point::now());
         validity.map_err(|loss| self.report(loss))
     }
 
-    /// The nodes no longer hold it.
+    /// Records that the nodes no longer hold the lock.
     pub(crate) fn taken(&self) {
         let loss = self.lease().taken(Point::now());
         self.report(loss);
@@ -263,7 +263,7 @@ impl Lock {
         loss.reason
     }
 
-    /// Its name in a log line.
+    /// The lock's name in a log line.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(&self.key.resource)
     }
@@ -302,7 +302,7 @@ impl Lock {
         extended
     }
 
-    /// How it ends: `how`, unless it turns out to be lost.
+    /// How the lock ends: `how`, unless it turns out to be lost.
     pub(crate) fn ending(&self, how: Ending) -> Ending {
         match self.announced && self.validity().is_err() {
             true => Ending::WasLost,
@@ -324,8 +324,8 @@ impl Lock {
     ///
     /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held
     ///   it. Others may have touched what it protected. The release is written all the same.
-    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did. The others are sent the release
-    ///   again as long as the program runs; at the latest it ends there with its ttl.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did. The others are sent the
+    ///   release again as long as the program runs; at the latest it ends there with its ttl.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
             return Err(Error::lost(&self.key.resource));
@@ -339,7 +339,8 @@ impl Lock {
         self.conclude(outcome, (Ending::Released, Ending::NotConfirmed))
     }
 
-    /// Its end is answered, and the observer notified: it was `confirmed`, or too few nodes have answered.
+    /// Notifies the observer that the lock ended as `confirmed`, or as `unconfirmed` if too few nodes have answered.
+    /// Returns the result.
     pub(crate) fn conclude(
         &self,
         outcome: Outcome,
@@ -383,7 +384,8 @@ impl Lock {
         }
     }
 
-    /// From now on the program does not rely on it. Returns whether it belonged to this process and had not ended.
+    /// Marks the lock as ended: the program no longer relies on it. Returns whether it belonged to this process and had
+    /// not ended.
     pub(crate) fn end(&mut self) -> bool {
         let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
         if ends {

@@ -12,12 +12,12 @@ use crate::values::clock::Point;
 use crate::values::token::Token;
 
 impl Redlock {
-    /// At most `permits` holders at a time, in all processes and on all hosts: a semaphore. Each permit is a
-    /// [`Lock`], and [`Lock::slot`] tells which of them it is.
+    /// At most `permits` holders at a time, in all processes and on all hosts: a semaphore. Each permit is a [`Lock`],
+    /// and [`Lock::slot`] returns which of them it is.
     ///
-    /// Nothing is sent before a permit is acquired. All processes should name the same number of permits: where they
-    /// differ, there are as many holders as the largest number says, and a process takes none of the permits
-    /// above its own number. So the number can be changed while processes run.
+    /// Nothing is sent before a permit is acquired. All processes should name the same number of permits: if they
+    /// differ, there are as many holders as the largest number allows, and a process takes none of the permits above
+    /// its own number. So the number can be changed while processes run.
     ///
     /// How it differs from a plain lock, and what it costs: [Semaphores](crate::guide::semaphores).
     ///
@@ -75,12 +75,12 @@ impl Redlock {
     /// A write lock, which excludes all other locks on the same name: write locks, plain ones, and
     /// [read locks](Redlock::read_lock). While it waits, readers that come later are kept out.
     ///
-    /// On the nodes it is a plain lock. Take it instead of one wherever there are readers: a plain lock does not keep them out
-    /// while it waits.
+    /// On the nodes a write lock is a plain lock. Take it instead of one wherever there are readers: a plain lock does
+    /// not keep them out while it waits.
     ///
     /// # Errors
     ///
-    /// As [`read_lock`](Redlock::read_lock).
+    /// The errors of [`read_lock`](Redlock::read_lock).
     ///
     /// # Example
     ///
@@ -101,22 +101,22 @@ impl Redlock {
         self.lockable(resource.as_ref(), Kind::Write(mark))
     }
 
-    /// One lock on all of these names, or on none of them. Each name is locked as by a plain lock, and excludes plain locks,
-    /// write locks, and others on several names. The order of the names does not matter, and a name that is given
-    /// twice counts once.
+    /// One lock on all of these names, or on none of them. Each name is locked as by a plain lock, and excludes plain
+    /// locks, write locks, and others on several names. The order of the names does not matter, and a name that is
+    /// given twice counts once.
     ///
-    /// It waits for all of them together and holds none; after a time it claims those that are in its way, one by one and in
-    /// order. So no two of these calls wait for each other, and none starves beside locks on single names.
+    /// The call waits for all of them together and holds none; after a time it claims those that are in its way, one by
+    /// one and in order. So no two of these calls wait for each other, and none starves beside locks on single names.
     ///
-    /// In a Redis Cluster the names need a common tag, as in `{shop}:a` and `{shop}:b`; otherwise the calls that acquire it
-    /// return [`Error::Config`].
+    /// In a Redis Cluster the names need a common tag, as in `{shop}:a` and `{shop}:b`; otherwise the calls that
+    /// acquire it return [`Error::Config`].
     ///
     /// How it works, what it costs and its limits: [Several names](crate::guide::several_names).
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for no names, more than 1000 or more than 1 MiB of them, and for a name as with
-    /// [`try_acquire`](Redlock::try_acquire); it says which.
+    /// [`try_acquire`](Redlock::try_acquire); the error names its index.
     ///
     /// # Example
     ///
@@ -177,11 +177,11 @@ impl Redlock {
 const MAX_NAMES: usize = 1000;
 const MAX_BYTES: usize = 1 << 20;
 
-/// What can be locked and is not a plain lock: a [semaphore](Redlock::semaphore), a [read lock](Redlock::read_lock), a
-/// [write lock](Redlock::write_lock), or a lock on [several](Redlock::several) names.
+/// A lock that is not a plain one, before it is acquired: a [semaphore](Redlock::semaphore), a [read
+/// lock](Redlock::read_lock), a [write lock](Redlock::write_lock), or a lock on [several](Redlock::several) names.
 ///
 /// Its calls are those of [`Redlock`], without the resource, and have its options: what they mean, their errors and
-/// their bounds are described there. What they return is a [`Lock`]: it is extended, kept alive, checked, handed over,
+/// their bounds are described there. They return a [`Lock`], which is extended, kept alive, checked, handed over,
 /// leaked and released as a plain one.
 ///
 /// Two things differ:
@@ -200,16 +200,16 @@ pub struct Lockable {
 }
 
 impl Lockable {
-    /// What is locked: one name, or several in the order of their bytes.
+    /// The names to lock: one name, or several in the order of their bytes.
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         names(&self.resource, &self.kind)
     }
 
-    /// One attempt, as [`Redlock::try_acquire`]. `None`: others have it.
+    /// Tries once, like [`Redlock::try_acquire`]. `None`: others have the lock.
     ///
     /// # Errors
     ///
-    /// As there; and [`Error::Config`] where the name is another kind of lock.
+    /// The errors of [`Redlock::try_acquire`]; and [`Error::Config`] if the name is another kind of lock.
     pub fn try_acquire(&self, ttl: Duration) -> Result<Option<Lock>, Error> {
         self.redlock
             .try_kind(&self.resource, self.kind(false)?, ttl)
@@ -219,7 +219,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// As there; and [`Error::Config`] where the name is another kind of lock.
+    /// The errors of [`Redlock::acquire`]; and [`Error::Config`] if the name is another kind of lock.
     pub fn acquire(&self, ttl: Duration) -> Result<Lock, Error> {
         self.acquire_within(ttl, self.redlock.options().wait)
     }
@@ -228,7 +228,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Lockable::acquire).
+    /// The errors of [`acquire`](Lockable::acquire).
     pub fn acquire_within(&self, ttl: Duration, wait: Duration) -> Result<Lock, Error> {
         let (resource, kind) = (&self.resource, self.kind(!wait.is_zero())?);
         self.redlock.wait_for(resource, kind, ttl, wait, None)
@@ -238,7 +238,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// As there; and [`Error::Config`] where the name is another kind of lock.
+    /// The errors of [`Redlock::acquire_while`]; and [`Error::Config`] if the name is another kind of lock.
     pub fn acquire_while(
         &self,
         ttl: Duration,
@@ -250,11 +250,11 @@ impl Lockable {
             .wait_for(resource, kind, ttl, longest, Some(keep_trying))
     }
 
-    /// [Acquires](Lockable::acquire) it, does the work and releases it, as [`Redlock::with_lock`].
+    /// [Acquires](Lockable::acquire) the lock, does the work and releases the lock, as [`Redlock::with_lock`].
     ///
     /// # Errors
     ///
-    /// As there; and [`Error::Config`] where the name is another kind of lock.
+    /// The errors of [`Redlock::with_lock`]; and [`Error::Config`] if the name is another kind of lock.
     pub fn with_lock<T>(
         &self,
         ttl: Duration,
@@ -265,11 +265,11 @@ impl Lockable {
         lock.release_after(result)
     }
 
-    /// The same for work of unknown length, as [`Redlock::with_kept_lock`].
+    /// Does work of unknown length under the lock, as [`Redlock::with_kept_lock`].
     ///
     /// # Errors
     ///
-    /// As there; and [`Error::Config`] where the name is another kind of lock.
+    /// The errors of [`Redlock::with_kept_lock`]; and [`Error::Config`] if the name is another kind of lock.
     pub fn with_kept_lock<T>(
         &self,
         ttl: Duration,
@@ -279,12 +279,12 @@ impl Lockable {
         self.acquire(ttl)?.keep_alive(max_hold)?.run(work)
     }
 
-    /// Takes over what another process hands over, as [`Redlock::resume`]. (That function itself cannot: it would take
-    /// it for a plain lock, which is lost when the nodes are asked.)
+    /// Takes over a lock that another process hands over, as [`Redlock::resume`]. (That function itself cannot: it
+    /// would take the lock for a plain one, which is lost when the nodes are asked.)
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Redlock::resume`].
     pub fn resume(&self, token: Token, validity: Duration) -> Result<Lock, Error> {
         let validity = (Point::now(), validity);
         let resource = self.resource.clone();
@@ -294,12 +294,12 @@ impl Lockable {
 }
 
 impl Lockable {
-    /// The client, the name or the first of them, and as what it is locked.
+    /// The client, the name or the first of several, and the kind of lock.
     pub(crate) fn parts(&self) -> (&Redlock, &Arc<[u8]>, &Kind) {
         (&self.redlock, &self.resource, &self.kind)
     }
 
-    /// A writer that waits has a mark of its own, which it renews.
+    /// The kind of lock. A writer that waits has a separate mark, which it renews.
     fn kind(&self, waits: bool) -> Result<Kind, Error> {
         if !waits || !matches!(self.kind, Kind::Write(_)) {
             return Ok(self.kind.clone());

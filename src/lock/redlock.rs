@@ -59,16 +59,16 @@ pub struct Redlock {
 /// The connections of one process, and those of processes that were forked from it.
 struct Family {
     shared: Arc<Shared>,
-    /// Where nodes are Redis Clusters. Then nothing else of `shared` is used than the nodes as they were given.
+    /// The lanes, if nodes are Redis Clusters. Then nothing of `shared` is used except the nodes as they were given.
     lanes: Option<Arc<Lanes>>,
     children: [Child; 4],
 }
 
-/// What a forked process uses. The child never waits for anything that another process began: the thread of
+/// The connections of a forked process. The child never waits for anything that another process began: the thread of
 /// the parent that began it does not exist in the child.
 #[derive(Default)]
 struct Child {
-    /// The id of the process that uses it. Zero: none does.
+    /// The id of the process that uses this place. Zero: none does.
     process: AtomicU32,
     family: OnceLock<Arc<Family>>,
 }
@@ -84,9 +84,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature,
-    /// a host with characters that no host's name has (an international one is punycode: `xn--…`), and an address
-    /// that is given twice. It names the node's index, and for a URL what it should be.
+    /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature, a host with
+    /// characters that no host's name has (an international one is punycode: `xn--…`), and an address that is given
+    /// twice. The error names the node's index, and for a URL what it should be.
     ///
     /// # Example
     ///
@@ -107,8 +107,8 @@ impl Redlock {
         })
     }
 
-    /// The same nodes with other options. The connections are shared with `self`'s clones, unless
-    /// a timeout or the restart guard changes.
+    /// Sets other options for the same nodes. The connections are shared with `self`'s clones, unless a timeout or the
+    /// restart guard changes.
     ///
     /// # Errors
     ///
@@ -128,17 +128,17 @@ impl Redlock {
     /// for programs that should fail at their start. `None`: all nodes answer. `Some`: a majority answers, which is
     /// enough for locks; the nodes listed do not.
     ///
-    /// Locks use the same connections. So the first lock need not wait for any, and lies on all nodes that answer.
-    /// It can be called at any time to see which nodes answer; those that are away are tried at once.
+    /// Locks use the same connections. So the first lock need not wait for any, and lies on all nodes that answer. This
+    /// can be called at any time to see which nodes answer; those that are away are tried at once.
     ///
-    /// It takes at most [`connect_timeout`](Options::connect_timeout) plus five times
+    /// The call takes at most [`connect_timeout`](Options::connect_timeout) plus five times
     /// [`node_timeout`](Options::node_timeout). Only a node that neither answers nor refuses makes it wait for the
     /// whole `connect_timeout`. (Of a Redis Cluster 32 masters are connected at a time, each of them within this time.)
     ///
-    /// It does not check what the nodes are and whether they permit locks: [`check`](Redlock::check) finds a replica,
+    /// This does not check what the nodes are and whether they permit locks: [`check`](Redlock::check) finds a replica,
     /// a user without the rights, or a policy that evicts keys. With the [restart guard](Options::restart_guard), a
-    /// node that gives no votes yet counts as one that does not answer, and
-    /// [`retry_after`](NodeErrors::retry_after) says for how long.
+    /// node that gives no votes yet counts as one that does not answer, and [`retry_after`](NodeErrors::retry_after)
+    /// returns how long that lasts.
     ///
     /// # Errors
     ///
@@ -172,10 +172,10 @@ impl Redlock {
     /// Tries once to take the lock on `resource` for `ttl`. `None`: another holder has it, or it is reserved for a
     /// waiter ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
     ///
-    /// Where several programs try for a free lock at the same moment, each may get some votes and none
-    /// a majority. A program that got some retries with a new token, after a random pause of a few round trips
-    /// that grows with each retry, for at most some hundred round trips and one
-    /// [`node_timeout`](Options::node_timeout). (The Redlock specification, "Retry on failure".)
+    /// If several programs try for a free lock at the same moment, each may get some votes and none a majority. A
+    /// program that got some retries with a new token, after a random pause of a few round trips that grows with each
+    /// retry, for at most some hundred round trips and one [`node_timeout`](Options::node_timeout). (The Redlock
+    /// specification, "Retry on failure".)
     ///
     /// An attempt takes at most two `node_timeout`s in all; the first operation of a program also connects.
     ///
@@ -193,7 +193,8 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// Every host asks, one does the work. The ttl is longer than the work takes, and shorter than the time to the next run:
+    /// Every host asks, one does the work. The ttl is longer than the work takes, and shorter than the time to the next
+    /// run:
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -235,8 +236,8 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock. Waits for up to [`Options::wait`] while others hold it or too few nodes answer, but not where
-    /// the nodes refuse for good.
+    /// Takes the lock. Waits for up to [`Options::wait`] while others hold it or too few nodes answer, but not if the
+    /// nodes refuse for good.
     ///
     /// Threads of this process get it in the order of their arrival. A release in this process hands the lock to
     /// the next thread; a release in another process sends a message to one that waits. A waiter that gets no
@@ -247,8 +248,8 @@ impl Redlock {
     /// When the wait is over, the error of the last complete attempt: [`Error::Busy`], [`Error::Unavailable`] or
     /// [`Error::TooSlow`].
     ///
-    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where no majority is left
-    /// without the nodes that refuse for good: a wrong password or none, `NOPERM`, no such database, a plain URL of a Redis
+    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] if no majority is left without the
+    /// nodes that refuse for good: a wrong password or none, `NOPERM`, no such database, a plain URL of a Redis
     /// Cluster's server (`MOVED`), something that is not a Redis server. The error names the cause at each node;
     /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. Failures that may pass
     /// (`LOADING`, `READONLY`, `CLUSTERDOWN`, refused and silent connections) are retried.
@@ -272,7 +273,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Redlock::acquire).
+    /// The errors of [`acquire`](Redlock::acquire).
     pub fn acquire_within(
         &self,
         resource: impl AsRef<[u8]>,
@@ -289,8 +290,8 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Cancelled`] when `keep_trying` returned false. At once, as [`acquire`](Redlock::acquire):
-    /// [`Error::Config`], [`Error::Random`], and [`Error::Unavailable`] where the nodes refuse for good. A lock that
-    /// is held, an outage, and answers that come too late are waited out.
+    /// [`Error::Config`], [`Error::Random`], and [`Error::Unavailable`] if the nodes refuse for good. A lock that is
+    /// held, an outage, and answers that arrive too late are waited out.
     ///
     /// # Example
     ///
@@ -327,10 +328,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Redlock::acquire): then the work did not run. [`Error::Lost`] if the
-    /// validity was over when the work ended, or a majority no longer held the lock: then
-    /// the work ran unprotected for a time. A release that too few nodes confirmed is not an error here
-    /// (the lock ends with its ttl); it is logged.
+    /// The errors of [`acquire`](Redlock::acquire): then the work did not run. [`Error::Lost`] if the validity was over
+    /// when the work ended, or a majority no longer held the lock: then the work ran unprotected for a time. A release
+    /// that too few nodes confirmed is not an error here (the lock ends with its ttl); it is logged.
     ///
     /// # Example
     ///
@@ -357,10 +357,10 @@ impl Redlock {
     /// Takes over a lock that another process or program hands over, given its token and how long it is
     /// still valid ([`Lock::remaining`] there, less the time that the hand-over took).
     ///
-    /// Relies on these values and asks no node. `validity` counts from this call, so all time that has
-    /// passed since `remaining` was called, pauses included, must be subtracted. If that time is not
-    /// known, [extend](Lock::extend) at once, before relying on the lock. The giver must not
-    /// release it, but [`leak`](Lock::leak) it. The count of extensions starts again at zero.
+    /// Relies on these values and asks no node. `validity` counts from this call, so all time that has passed since
+    /// `remaining` was called, pauses included, must be subtracted. If that time is unknown, [extend](Lock::extend) at
+    /// once, before relying on the lock. The giver must not release it, but [`leak`](Lock::leak) it. The count of
+    /// extensions starts again at zero.
     ///
     /// # Errors
     ///
@@ -368,7 +368,7 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// What one program hands over, and what the other does with it:
+    /// The values that one program hands over, and how the other uses them:
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -400,7 +400,7 @@ impl Redlock {
         )
     }
 
-    /// The validity counts from that moment.
+    /// Resumes a lock of any kind. The validity counts from `now`.
     pub(crate) fn resume_kind(
         &self,
         resource: Arc<[u8]>,
@@ -423,9 +423,8 @@ impl Redlock {
         Ok(lock)
     }
 
-    /// The same nodes, with `observer` called at each [`Event`]: for metrics, alerts, traces. This makes
-    /// new connections, so call it right after [`new`](Redlock::new). A second observer
-    /// replaces the first.
+    /// Calls `observer` at each [`Event`] of the same nodes: for metrics, alerts, traces. This makes new connections,
+    /// so call it right after [`new`](Redlock::new). A second observer replaces the first.
     ///
     /// Events of a call are reported in the thread of the caller, before the call returns. Events of renewals and nodes
     /// are reported in threads that do nothing else. While the observer is handling a renewal, further renewals of the
@@ -452,7 +451,7 @@ impl Redlock {
     /// ```
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
-        // With connections of its own, since the code that drives the connections reports what nodes do.
+        // With separate connections, since the code that drives the connections reports what nodes do.
         let mut nodes = self.family.shared.driver.nodes().afresh(&self.options);
         nodes.observer = Observer::new(Box::new(observer));
         Redlock {
@@ -467,7 +466,7 @@ impl Redlock {
         self.family().shared.driver.nodes().places().to_vec()
     }
 
-    /// What earlier queries of this process have left behind.
+    /// The threads that earlier queries of this process have left behind.
     pub(crate) fn abandoned_threads(&self) -> Option<&AbandonedThreads> {
         let shared = &self.family.shared;
         let is_ours = shared.is_ours();
@@ -484,7 +483,7 @@ impl Redlock {
         &self.options
     }
 
-    /// That of this process.
+    /// The family of this process.
     fn family(&self) -> Arc<Family> {
         let mut family = self.family.clone();
         while !family.shared.is_ours() {
@@ -493,20 +492,20 @@ impl Redlock {
         family
     }
 
-    /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, but for no
-    /// longer than this. Whether that is so.
+    /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, at
+    /// most for `time`. Returns whether that is so.
     #[cfg(feature = "cli")]
     pub(crate) fn wait_owed(&self, resource: &[u8], time: Duration) -> bool {
         let until = clock::instant() + time;
         if let Some(lanes) = &self.family().lanes {
-            // Some may be on their way to another server.
+            // Some releases may be on their way to another server.
             lanes.wait_owed(time);
         }
         let rest = until.saturating_duration_since(clock::instant());
         self.shared(resource).driver.wait_owed(rest)
     }
 
-    /// What leads to the servers that have this resource.
+    /// The connections to the servers that have this resource.
     pub(crate) fn shared(&self, resource: &[u8]) -> Arc<Shared> {
         let family = self.family();
         match &family.lanes {
@@ -515,7 +514,7 @@ impl Redlock {
         }
     }
 
-    /// Where a Redis Cluster is among the nodes, a lock on several names needs them in the same slot.
+    /// Checks that a lock on several names has them in the same slot, if a Redis Cluster is among the nodes.
     fn check_slots(&self, kind: &Kind) -> Result<(), Error> {
         let names = kind.names().filter(|_| self.family.lanes.is_some());
         let slot = |name: &Arc<[u8]>| slots::slot(&self.options.prefix.key(name));
@@ -610,7 +609,7 @@ impl Family {
                     let _ = child.family.set(family.clone());
                     return family;
                 }
-                // Another thread of this process is about to.
+                // Another thread of this process is about to set it.
                 Err(owner) if owner == process => loop {
                     if let Some(family) = child.family.get() {
                         return family.clone();
@@ -627,7 +626,7 @@ impl Family {
 }
 
 impl Drop for Family {
-    /// As long as other servers can be found for what is left to be released.
+    /// Closes the lanes while other servers can be found for the releases that are left.
     fn drop(&mut self) {
         if let Some(lanes) = self.lanes.as_ref().filter(|_| self.shared.is_ours()) {
             lanes.close();
@@ -671,7 +670,7 @@ fn check(nodes: &[NodeAddress]) -> Result<(), ConfigError> {
 
 fn reachable(addr: &ConnectionAddr) -> Result<(), String> {
     match addr {
-        // To leave them out would be to connect without the certificates that were given.
+        // Leaving them out would mean connecting without the certificates that were given.
         ConnectionAddr::TcpTls {
             tls_params: Some(_),
             ..

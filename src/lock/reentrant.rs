@@ -22,14 +22,17 @@ thread_local! {
 struct HeldByThread {
     shared: Arc<Shared>,
     resource: Arc<[u8]>,
-    /// `None` once it is released. Borrowed during an extension.
+    /// The lock. `None` once it is released. Borrowed during an extension.
     lock: RefCell<Option<Lock>>,
 }
 
 impl HeldByThread {
+    /// Calls `ask` with the lock.
+    ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended, and a logger or an observer calls this.
+    /// [`Error::Lost`]: the lock was released. [`Error::Busy`]: the lock is being extended, and a logger or an observer
+    /// calls this.
     fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Result<T, Error> {
         let lock = self
             .lock
@@ -81,10 +84,10 @@ impl Drop for HeldByThread {
 /// ```
 ///
 /// Each acquisition in the thread is an *entry*. Entries belong to the thread: another thread, even one that is started
-/// while the lock is held, has to compete for the lock as usual. Clones of one `Redlock` know of each other's locks in
-/// the same thread, and so does the result of [`Redlock::with_options`], unless a timeout or the restart guard changes.
-/// Plain [`Redlock::acquire`] knows nothing of entries, and would wait for the thread's own lock. Nothing about entries
-/// is stored on the nodes. After a fork the child has to acquire its own locks.
+/// while the lock is held, has to compete for the lock as usual. Clones of one `Redlock` share their entries in the
+/// same thread, and so does the result of [`Redlock::with_options`], unless a timeout or the restart guard changes.
+/// Plain [`Redlock::acquire`] ignores entries, and would wait for the thread's own lock. Nothing about entries is
+/// stored on the nodes. After a fork the child has to acquire its own locks.
 #[derive(Clone, Debug)]
 pub struct Reentrant {
     redlock: Redlock,
@@ -100,11 +103,11 @@ impl Redlock {
 }
 
 impl Reentrant {
-    /// As [`Redlock::try_acquire`]; if this thread holds the lock, as [`acquire`](Reentrant::acquire).
+    /// Tries once, like [`Redlock::try_acquire`]; if this thread holds the lock, like [`acquire`](Reentrant::acquire).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Redlock::try_acquire`]; if this thread holds the lock, those of [`acquire`](Reentrant::acquire).
     pub fn try_acquire(
         &self,
         resource: impl AsRef<[u8]>,
@@ -117,15 +120,15 @@ impl Reentrant {
         }
     }
 
-    /// As [`Redlock::acquire`]. If this thread already holds the lock, this adds an entry: no node is asked
-    /// if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which
-    /// counts as [one extension](crate::Options::max_extensions). A shorter ttl never shortens the lock.
+    /// Acquires the lock, like [`Redlock::acquire`]. If this thread already holds the lock, this adds an entry: no node
+    /// is asked if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which counts
+    /// as [one extension](crate::Options::max_extensions). A shorter ttl never shortens the lock.
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`]. If the thread holds the lock: [`Error::Lost`] if the lock is over (it is never taken
-    /// again before all entries have ended, because the outer ones rely on it), and the errors of [`Lock::extend`]. The
-    /// outer entries stay as they are.
+    /// The errors of [`Redlock::acquire`]. If the thread holds the lock: [`Error::Lost`] if the lock is over (it is
+    /// never taken again before all entries have ended, because the outer ones rely on it), and the errors of
+    /// [`Lock::extend`]. The outer entries stay as they are.
     pub fn acquire(
         &self,
         resource: impl AsRef<[u8]>,
@@ -134,11 +137,11 @@ impl Reentrant {
         self.acquire_within(resource, ttl, self.redlock.options().wait)
     }
 
-    /// [`acquire`](Reentrant::acquire) with a wait of its own, as [`Redlock::acquire_within`].
+    /// [`acquire`](Reentrant::acquire) with its own wait, like [`Redlock::acquire_within`].
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Reentrant::acquire).
+    /// The errors of [`acquire`](Reentrant::acquire).
     pub fn acquire_within(
         &self,
         resource: impl AsRef<[u8]>,
@@ -157,7 +160,7 @@ impl Reentrant {
     ///
     /// # Errors
     ///
-    /// As [`Redlock::with_lock`], and, if this thread holds the lock, as an inner
+    /// The errors of [`Redlock::with_lock`], and, if this thread holds the lock, those of an inner
     /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work did not run, and after an
     /// [`Error::Lost`] it may or may not have run.
     pub fn with_lock<T>(
@@ -204,8 +207,8 @@ impl Reentrant {
 
 /// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
 ///
-/// It cannot leave its thread. Entries may end in any order. (One that is forgotten with `std::mem::forget` keeps the
-/// thread from ever taking that lock again.)
+/// An entry cannot leave its thread. Entries may end in any order. (One that is forgotten with `std::mem::forget` keeps
+/// the thread from ever taking that lock again.)
 ///
 /// ```compile_fail
 /// fn sent(_: impl Send) {}
@@ -234,26 +237,26 @@ fn first(lock: Lock) -> ReentrantLock {
 }
 
 impl ReentrantLock {
-    /// What is locked.
+    /// The locked resource.
     pub fn resource(&self) -> &[u8] {
         &self.held.resource
     }
 
-    /// How long the lock is still valid, for all its entries. As [`Lock::remaining`].
+    /// How long the lock is still valid, for all its entries: see [`Lock::remaining`].
     pub fn remaining(&self) -> Duration {
         self.held.with(Lock::remaining).unwrap_or_default()
     }
 
-    /// As [`Lock::is_valid`].
+    /// Whether the lock is still valid: see [`Lock::is_valid`].
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// As [`Lock::ensure`].
+    /// Checks that the lock stays valid for at least `at_least`: see [`Lock::ensure`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Lock::ensure`].
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         self.held.with(|lock| lock.ensure(at_least))?
     }
@@ -263,16 +266,16 @@ impl ReentrantLock {
         Rc::strong_count(&self.held)
     }
 
-    /// As [`Lock::extensions_left`].
+    /// How often [`extend`](ReentrantLock::extend) can still succeed: see [`Lock::extensions_left`].
     pub fn extensions_left(&self) -> u32 {
         self.held.with(Lock::extensions_left).unwrap_or_default()
     }
 
-    /// As [`Lock::extend`], for all entries.
+    /// Extends the lock for all entries: see [`Lock::extend`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Lock::extend`].
     pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
@@ -282,11 +285,11 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`Lock::fencing_token`]. All entries get the same number.
+    /// The fencing token of the lock: see [`Lock::fencing_token`]. All entries get the same number.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`Lock::fencing_token`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.held.with(Lock::fencing_token)?
     }
@@ -295,17 +298,17 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// For the last entry as [`Lock::release`]; for the others [`Error::Lost`] if the lock is over.
+    /// For the last entry the errors of [`Lock::release`]; for the others [`Error::Lost`] if the lock is over.
     pub fn release(self) -> Result<(), Error> {
         match self.take_last() {
             Some(lock) => {
-                // The observer of the release may acquire it again.
+                // The observer of the release may acquire the lock again.
                 drop(self);
                 lock.release()
             }
             None => match self.held.with(Lock::is_valid) {
                 Ok(false) | Err(Error::Lost(_)) => Err(Error::lost(&self.held.resource)),
-                // It is being extended.
+                // The lock is being extended.
                 _ => Ok(()),
             },
         }

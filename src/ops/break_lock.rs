@@ -10,27 +10,28 @@ use crate::values::lock_value::ValueRole;
 use crate::values::quorum::NodeSet;
 
 impl Redlock {
-    /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns true
-    /// if it was released, and false if a majority of the nodes no longer has it for this holder: it has ended, or another
-    /// holder has it, whose lock stays as it is.
+    /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns
+    /// true if it was released, and false if a majority of the nodes no longer has it for this holder: it has ended, or
+    /// another holder has it, whose lock stays as it is.
     ///
-    /// Breaking a lock gives up mutual exclusion: if its holder is still running, two programs may then do what the lock
-    /// protects. The holder is not stopped. It learns of it by [`Error::Lost`] from its next extension, renewal or
-    /// release; until then it relies on the lock, for at most the validity that it has left. Only a
-    /// [fencing token](crate::guide::fencing) keeps out what it still writes.
+    /// Breaking a lock gives up mutual exclusion: if its holder is still running, two programs may then do what the
+    /// lock protects. The holder is not stopped. Its next extension, renewal or release fails with [`Error::Lost`];
+    /// until then it relies on the lock, for at most the validity that it has left. Only a [fencing
+    /// token](crate::guide::fencing) keeps out what it still writes.
     ///
-    /// Of permits and read locks it releases that of this holder; the others stay. Of a lock on several names it releases this
-    /// one, and its holder then loses all of them.
+    /// If the lock is a permit or a read lock, only that of this holder is released; the others stay. If it is a lock
+    /// on several names, only this name is released, and its holder then loses all of them.
     ///
-    /// `holder` is from [`inspect`](Redlock::inspect). Each node compares the lock's value with it and deletes the lock in
-    /// one step. Waiting processes are notified, as by [`Lock::release`](crate::Lock::release); give this `Redlock`
-    /// [`Options::fair`](crate::Options::fair) if they wait in the order of their arrival. On a node that is away the lock
-    /// ends with its ttl, unless the node is back before the last clone of this `Redlock` is dropped.
+    /// `holder` is from [`inspect`](Redlock::inspect). Each node compares the lock's value with it and deletes the lock
+    /// in one step. Waiting processes are notified, as by [`Lock::release`](crate::Lock::release); give this `Redlock`
+    /// [`Options::fair`](crate::Options::fair) if they wait in the order of their arrival. On a node that is away the
+    /// lock ends with its ttl, unless the node is back before the last clone of this `Redlock` is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if too few nodes answered; those that did have deleted it. [`Error::Config`] for an empty or
-    /// too long resource, and if the key has no ttl on some node: then this crate did not make it, and nothing is deleted.
+    /// [`Error::Unavailable`] if too few nodes answered; those that did have deleted it. [`Error::Config`] for an empty
+    /// or too long resource, and if the key has no ttl on some node: then this crate did not make it, and nothing is
+    /// deleted.
     ///
     /// # Example
     ///
@@ -49,8 +50,8 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         self.has_ttl(&resource, holder)?;
         let shared = self.shared(&resource);
-        // Else the release may end before it is written to the nodes that are connected last. What fails to connect
-        // now fails below.
+        // Otherwise the release may end before it is written to the nodes that are connected last. A node that fails to
+        // connect now fails below.
         drop(shared.driver.connect());
         let kind = match holder.role() {
             ValueRole::Lock => Kind::Plain,
@@ -69,7 +70,7 @@ impl Redlock {
             only_write: false,
             node_timeout: shared.driver.nodes().timeouts.node,
         };
-        // As long as it is being released it counts as held here; the release takes that back, of plain locks.
+        // While the lock is being released it counts as held here. The release of a plain lock takes that back.
         if release.key.kind.is_plain() {
             shared.waiting.held_here.add(&release.key.resource);
         }
@@ -80,7 +81,7 @@ impl Redlock {
         }
     }
 
-    /// 20 bytes of other data can look like a token. Locks have a ttl.
+    /// Fails if the key has no ttl on some node: 20 bytes of other data can look like a token, but locks have a ttl.
     fn has_ttl(&self, resource: &[u8], holder: &Holder) -> Result<(), Error> {
         for (node, address, state) in self.inspect(resource)?.nodes() {
             if matches!(state, NodeState::Held { holder: other, remaining: None } if other == holder)

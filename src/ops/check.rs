@@ -36,27 +36,30 @@ use crate::values::token::Token;
 const PROBE_TTL: Duration = Duration::from_secs(1);
 /// How many round trips are measured for each node.
 const PINGS: usize = 10;
-/// The time for all questions to a node, in node timeouts: enough for nodes that need somewhat longer than one for each.
+/// The time for all questions to a node, in node timeouts: enough for nodes that need somewhat longer than one for
+/// each.
 const QUESTIONS: u32 = 20;
 
 impl Redlock {
     /// Checks whether the nodes are fit for locks, and reports what is wrong with them: when a service starts,
     /// or by hand.
     ///
-    /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET appendfsync`,
-    /// and measures how fast it answers and how far its clock is off. It changes nothing else. Choose a name that no
-    /// other lock has, such as `"check:"` and the host's name. If ACL key patterns (`~locks:*`) restrict the user to
-    /// some names, choose one of those, such as `"locks:check:"` and the host's name; otherwise no lock
-    /// can be tried, which is a warning, and the nodes are not [fit](Report::is_fit). If the program dies during the check, the key is gone after a second. If
-    /// `INFO` or `CONFIG` is forbidden, a finding says what could not be checked.
+    /// On each node the check takes the lock `probe`, extends and releases it, reads `INFO` and
+    /// `CONFIG GET appendfsync`, and measures how fast the node answers and how far its clock is off. Nothing else is
+    /// changed. Choose a name that no other lock has, such as `"check:"` and the host's name. If ACL key patterns
+    /// (`~locks:*`) restrict the user to some names, choose one of those, such as `"locks:check:"` and the host's name;
+    /// otherwise no lock can be tried, which is a warning, and the nodes are not [fit](Report::is_fit). If the program
+    /// dies during the check, the key is gone after a second. If `INFO` or `CONFIG` is forbidden, a finding names what
+    /// could not be checked.
     ///
-    /// In a Redis Cluster it does so on each master, with a tag behind the name, as in `check:web-3:{7}`. A `probe` that has a tag
-    /// itself, or a [prefix](crate::Options::prefix) with one, is tried on the master of its slot alone.
+    /// In a Redis Cluster all of this is done on each master, with a tag behind the name, as in `check:web-3:{7}`. A
+    /// `probe` that has a tag itself, or a [prefix](crate::Options::prefix) with one, is tried on the master of its
+    /// slot alone.
     ///
-    /// It uses connections of its own, to all nodes in parallel. Each node has
+    /// The check uses its own connections, to all nodes in parallel. Each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
     /// [`node_timeout`](crate::Options::node_timeout) for all questions. With the [restart
-    /// guard](crate::Options::restart_guard) it also says which nodes give no votes yet.
+    /// guard](crate::Options::restart_guard) it also reports which nodes give no votes yet.
     ///
     /// | code | fault | warning | note |
     /// | --- | --- | --- | --- |
@@ -131,7 +134,7 @@ impl Redlock {
         Ok(report)
     }
 
-    /// Where locks are: on the nodes; in a Redis Cluster on each shard. And what is locked there for a try.
+    /// The places of the nodes, in a Redis Cluster for each shard, and the name that is locked there for a try.
     fn shards(&self, probe: &Arc<[u8]>) -> Vec<(Vec<Place>, Arc<[u8]>)> {
         let (connect_timeout, _) = self.timeouts();
         let prefix = &self.options().prefix;
@@ -162,7 +165,7 @@ impl Redlock {
         shards
     }
 
-    /// What the nodes of a shard say.
+    /// The facts about the nodes of a shard.
     fn facts(&self, places: &[Place], key: Key, ttl: Ttl) -> Vec<NodeFacts> {
         let (connect_timeout, _) = self.timeouts();
         let prefix = self.options().prefix.clone();
@@ -195,7 +198,7 @@ impl Redlock {
         nodes.collect()
     }
 
-    /// What is to be remarked of each Redis Cluster as a whole.
+    /// Adds the remarks about each Redis Cluster as a whole.
     fn clusters(&self, report: &mut Report) {
         for (node, place) in self.places().iter().enumerate() {
             let Some(cluster) = place.cluster() else {
@@ -224,8 +227,8 @@ fn have(places: &[Place], slot: u16) -> bool {
 }
 
 impl Lockable {
-    /// Checks whether the nodes are fit for these locks, as [`Redlock::check`], which tries a plain lock: they need more
-    /// commands. Give it a name of its own.
+    /// Checks whether the nodes are fit for these locks, which need more commands than the plain lock that
+    /// [`Redlock::check`] tries. Give it a separate name.
     ///
     /// # Errors
     ///
@@ -280,7 +283,7 @@ fn ask(
     for name in [
         &b"min-replicas-to-write"[..],
         b"min-replicas-max-lag",
-        // Before Redis 5 it is slave-read-only.
+        // Before Redis 5 the setting is slave-read-only.
         b"*-read-only",
     ] {
         resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", name]], None);
@@ -329,7 +332,7 @@ fn ask(
     })
 }
 
-/// What CONFIG GET says.
+/// The number in a reply to CONFIG GET.
 fn number(setting: Reply) -> Option<u64> {
     value(setting)?.parse().ok()
 }
@@ -362,7 +365,7 @@ fn coverage_of(query: &mut Query) -> Result<Coverage, Cause> {
 /// Why the restart guard could not use its key.
 fn try_witness(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
     let mut bytes = Vec::new();
-    // No server does what contradicts itself, and those that permit it say so.
+    // No server executes a command that contradicts itself. If it is permitted, the reply is a syntax error.
     let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
     for command in [&[b"GET", key][..], &[b"PTTL", key], set] {
         resp::pack(&mut bytes, &[command], None);
@@ -384,9 +387,9 @@ fn refusal(reply: Reply) -> Cause {
     }
 }
 
-/// What every lock does, on one node.
+/// Takes, extends and releases a lock on one node.
 fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<TrialLock, Cause> {
-    // So that there is something to extend.
+    // A shorter ttl, so that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
     let means = find_means(query)?;
@@ -407,7 +410,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
         action.pack(key, prefix, means, &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
-    // What is refused whatever the name is says more than that the name is refused.
+    // A refusal whatever the name is takes precedence over a refusal of the name.
     let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {
         match action.vote(key, reply) {
@@ -430,7 +433,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
 
 /// The commands a lock would use on this server.
 fn find_means(query: &mut Query) -> Result<Means, Cause> {
-    // Not by a script's hash: none was loaded.
+    // Not by a script's hash: no script was loaded.
     let mut trials = Vec::new();
     for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
         resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
@@ -448,7 +451,7 @@ fn find_means(query: &mut Query) -> Result<Means, Cause> {
     }
 }
 
-/// Why scripts may not use the keys beside the lock. The one that is tried uses none of them.
+/// Why scripts may not use the keys beside the lock. The lock that is tried uses none of them.
 fn try_keys_beside(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
     let beside = [Companion::Queue, Companion::Turn, Companion::Counter];
     let [queue, turn, counter] = beside.map(|one| one.key(key).concat());
@@ -507,14 +510,14 @@ fn pings(query: &mut Query) -> Result<Vec<Duration>, Cause> {
     Ok(trips)
 }
 
-/// What [`Redlock::check`] found. `Display` gives a line for each finding, the worst first; nothing if there
-/// are none.
+/// The result of [`Redlock::check`]. `Display` gives a line for each finding, the worst first; nothing if there are
+/// none.
 #[derive(Clone, Debug)]
 pub struct Report {
     findings: Vec<Finding>,
-    /// Of a Redis Cluster each shard, with what is known of its masters. Else all nodes.
+    /// The shards of a Redis Cluster, with the facts about their masters. Otherwise all nodes.
     shards: Vec<Vec<NodeFacts>>,
-    /// What they were held against.
+    /// The requirements that the nodes were checked against.
     probe: Vec<u8>,
     prefix: Prefix,
     node_timeout: Duration,
@@ -522,7 +525,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The same report for programs whose locks have a ttl of at most `max_ttl`, if not all of them use the [restart
+    /// This report for programs whose locks have a ttl of at most `max_ttl`, if not all of them use the [restart
     /// guard](crate::Options::restart_guard): it warns of nodes that were started so recently that they may have
     /// forgotten a lock that is still held (`uptime`). Other findings about restarts stay as they are.
     pub fn with_max_ttl(mut self, max_ttl: Duration) -> Report {
@@ -551,16 +554,16 @@ impl Report {
         self.findings = all;
     }
 
-    /// Whether there is no [fault](Severity::Fault), and the nodes were [checked](Report::is_checked). Nodes that give no
-    /// votes, for whatever reason, are faults if too few others are left for a majority.
+    /// Whether there is no [fault](Severity::Fault), and the nodes were [checked](Report::is_checked). Nodes that give
+    /// no votes, for whatever reason, are faults if too few others are left for a majority.
     pub fn is_fit(&self) -> bool {
         let mut findings = self.findings.iter();
         self.is_checked() && findings.all(|finding| finding.severity() != Severity::Fault)
     }
 
-    /// Whether a lock was taken, extended and released on a majority of the nodes. Otherwise it is not known whether locks
-    /// can be taken: the nodes do not answer, or the user may not use the name of the `probe`, or another holder has
-    /// that lock. Then give [`check`](Redlock::check) another name.
+    /// Whether a lock was taken, extended and released on a majority of the nodes. Otherwise the report leaves open
+    /// whether locks can be taken: the nodes do not answer, or the user may not use the name of the `probe`, or another
+    /// holder has that lock. Then give [`check`](Redlock::check) another name.
     pub fn is_checked(&self) -> bool {
         self.shards.iter().all(|nodes| {
             let said = nodes.iter().filter_map(NodeFacts::said);
@@ -574,7 +577,7 @@ impl Report {
         self.findings.iter()
     }
 
-    /// The nodes, in the order of [`Redlock::new`]. Of a Redis Cluster each master is one, shard by shard.
+    /// The nodes, in the order of [`Redlock::new`]. In a Redis Cluster each master is one, shard by shard.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
         self.shards.iter().flatten()
     }
@@ -590,7 +593,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What is known about a node. `None`: it could not be asked, or does not say.
+/// The facts about a node. `None`: it could not be asked, or does not report that.
 #[derive(Clone, Debug)]
 pub struct NodeFacts(Facts);
 

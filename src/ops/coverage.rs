@@ -1,4 +1,4 @@
-//! What masters of a Redis Cluster are set to do where one of them fails, and what that means for locks.
+//! How the masters of a Redis Cluster are set to behave if one of them fails, and what that means for locks.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::ops::findings::{NodeReport, Remark, Severity};
 use crate::protocol::commands::slots;
 use crate::protocol::node::guard::{DEFAULT_TTL, MARGIN};
 
-/// Until a replica is promoted, and until a lock is renewed.
+/// The time until a replica is promoted, and the time until a lock is renewed.
 const PROMOTION: Duration = Duration::from_secs(2);
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// What is to be remarked. `missing`: the number of slots that no server has; `ttl`: the longest.
+/// The remarks about a Redis Cluster. `missing`: the number of slots that no server owns; `ttl`: the longest.
 pub(crate) fn remarks<'a>(
     missing: usize,
     masters: impl Iterator<Item = &'a NodeReport> + Clone,
@@ -115,7 +115,7 @@ mod tests {
                     "note: cluster-node-timeout is 15 s: a failover takes longer than a kept lock with a ttl of 30 s lasts. At most 12 s",
                 ],
             ),
-            // Nothing fails over, or that is no matter of this setting.
+            // Nothing fails over, or this setting makes no difference.
             (0, vec![slow(15, 0)], None, &[]),
             (0, vec![slow(15, 1)], Some(60 * S), &[]),
             (0, vec![slow(15, 1)], Some(10 * S), &[]),

@@ -1,4 +1,4 @@
-//! What nodes say of themselves, and whether they are fit for locks.
+//! The reports of nodes about themselves, and whether the nodes are fit for locks.
 
 use core::net::IpAddr;
 use std::cmp::Reverse;
@@ -20,7 +20,8 @@ const EVICTED: &str = "evicted_keys";
 /// A server that has been up for less than this was restarted lately.
 const LATELY: Duration = Duration::from_secs(3600);
 
-/// How bad a [`Finding`] is. A worse severity is greater: `severity() >= Severity::Warning` selects warnings and faults.
+/// How bad a [`Finding`] is. A worse severity is greater: `severity() >= Severity::Warning` selects warnings and
+/// faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
@@ -42,7 +43,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something about the nodes that is not as it should be. `Display` says what it is, and what to do.
+/// A flaw of the nodes. `Display` describes it, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     severity: Severity,
@@ -63,7 +64,7 @@ impl Finding {
         self.node
     }
 
-    /// What it concerns, as one word for programs: the codes are in the table of
+    /// The subject of the finding, as one word for programs: the codes are in the table of
     /// [`Redlock::check`](crate::Redlock::check).
     pub fn code(&self) -> &'static str {
         self.code
@@ -71,7 +72,7 @@ impl Finding {
 }
 
 impl Finding {
-    /// The worst first. Not by code: nodes in their order.
+    /// The worst first, then nodes in their order. Codes do not count.
     pub(crate) fn order(&self) -> (Reverse<Severity>, Option<usize>) {
         (Reverse(self.severity), self.node)
     }
@@ -83,56 +84,56 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a node was found to be.
+/// The facts that were found about a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) address: String,
-    /// Or why it cannot be asked.
+    /// The node's report, or why it cannot be asked.
     pub(crate) said: Result<NodeReport, Cause>,
-    /// It is sent a password, and nothing is encrypted.
+    /// Whether a password is sent to the node unencrypted.
     pub(crate) plain_password: bool,
-    /// It is reached over TLS, and its certificate is not checked.
+    /// Whether the node is reached over TLS without a check of its certificate.
     pub(crate) insecure: bool,
-    /// Of a set, for which ttls the guard is on by default.
+    /// The ttls for which the guard is on by default, if the node is a set.
     pub(crate) default_guard: Option<Duration>,
-    /// It is one of the servers of a Redis Cluster, which is the node.
+    /// Whether this is one of the servers of a Redis Cluster, which is the node.
     pub(crate) in_cluster: bool,
-    /// What is to be said of it besides.
+    /// Further remarks about the node.
     pub(crate) remarks: Vec<Remark>,
 }
 
 /// A finding's severity, code and text.
 pub(crate) type Remark = (Severity, &'static str, String);
 
-/// What a server of a Redis Cluster is set to do where others fail. `None`: it does not say.
+/// How a server of a Redis Cluster is set to behave if others fail. `None`: not reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Coverage {
-    /// Without all slots it takes no locks.
+    /// Whether the server takes no locks unless all slots have a server.
     pub(crate) is_full: Option<bool>,
-    /// For so long a server is silent before it has failed.
+    /// How long a server must be silent to count as failed.
     pub(crate) node_timeout: Option<Duration>,
 }
 
-/// What a master needs to take writes, as far as it says so.
+/// The requirements of a master to take writes, as far as it reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Needs {
     pub(crate) replicas: Option<u64>,
-    /// How long they may be silent.
+    /// How long the replicas may be silent.
     pub(crate) lag: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodeReport {
     pub(crate) place: Location,
-    /// What INFO says, or why not.
+    /// The reply to INFO, or why there is none.
     pub(crate) info: Result<ServerInfo, Cause>,
-    /// How it syncs what it appends to its file, or why that is not known.
+    /// How the server syncs its append-only file (`appendfsync`), or why that could not be read.
     pub(crate) appendfsync: Result<String, Cause>,
-    /// What it needs of its replicas.
+    /// The server's requirements of its replicas.
     pub(crate) needs: Needs,
-    /// In a Redis Cluster.
+    /// The settings of a server of a Redis Cluster.
     pub(crate) coverage: Coverage,
-    /// It takes writes when it is made a replica.
+    /// Whether the server takes writes if it is made a replica.
     pub(crate) writable_replica: bool,
     pub(crate) probe: TrialLock,
     /// Why scripts may not use the keys beside the lock that was tried.
@@ -140,7 +141,7 @@ pub(crate) struct NodeReport {
     /// Why the restart guard could not have its witness.
     pub(crate) witness: Option<Cause>,
     pub(crate) round_trips: Vec<Duration>,
-    /// Milliseconds that its clock is ahead of ours.
+    /// Milliseconds that the node's clock is ahead of ours.
     pub(crate) clock: Option<i64>,
 }
 
@@ -152,19 +153,19 @@ pub(crate) enum Location {
     Unknown,
 }
 
-/// What came of taking, extending and releasing a lock on one node.
+/// The outcome of taking, extending and releasing a lock on one node.
 #[derive(Clone, Debug)]
 pub(crate) enum TrialLock {
     Passed,
-    /// Another holder has it.
+    /// Another holder has the lock.
     Held,
-    /// What was refused, and how.
+    /// The step that was refused, and how.
     Refused(&'static str, Cause),
-    /// What was tried when the key was gone already.
+    /// The step that was tried when the key was gone already.
     Gone(&'static str),
 }
 
-/// What a cause concerns, and what to do about it.
+/// The code of a cause, and what to do about it.
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let meaning = cause.meaning();
     let code = match meaning {
@@ -190,17 +191,16 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
     (code, what)
 }
 
-/// What the nodes are held against.
+/// The requirements that the nodes are checked against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules<'a> {
-    /// The name of the lock that is tried.
-    /// The key, with the prefix.
+    /// The key of the lock that is tried, with the prefix.
     pub(crate) probe: &'a [u8],
     pub(crate) prefix: &'a str,
     pub(crate) node_timeout: Duration,
     /// The restart guard's `max_ttl`.
     pub(crate) guard: Option<Duration>,
-    /// The longest ttl of clients that may have no guard, if that is known.
+    /// The longest ttl of clients that may have no guard, if the caller has given it.
     pub(crate) max_ttl: Option<Duration>,
 }
 
@@ -215,7 +215,7 @@ impl Rules<'_> {
 }
 
 impl Facts {
-    /// Whether it cannot take part in a majority, for any reason.
+    /// Whether the node cannot take part in a majority, for any reason.
     fn gives_no_votes(&self, rules: Rules<'_>) -> bool {
         let Ok(said) = &self.said else {
             return true;
@@ -240,7 +240,7 @@ impl Facts {
         kept || refuses || slow || self.role_elsewhere().is_some()
     }
 
-    /// What it is, if locks are not to be taken from it.
+    /// The node's role, if locks must not be taken from it.
     fn role_elsewhere(&self) -> Option<&str> {
         let info = self.said.as_ref().ok()?.info.as_ref().ok()?;
         let fits = |role: &&str| *role == "master" || self.in_cluster && *role == "cluster";
@@ -301,7 +301,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
 struct Findings<'a> {
     nodes: &'a [Facts],
     rules: Rules<'a>,
-    /// How bad it is that a node gives no votes: that depends on how many do not, each for its own reason.
+    /// How bad it is that a node gives no votes. Depends on how many nodes give none, each for its own reason.
     no_vote: Severity,
     all: Vec<Finding>,
 }
@@ -326,7 +326,7 @@ impl<'a> Findings<'a> {
         });
     }
 
-    /// What nodes said that could be asked.
+    /// The reports of the nodes that could be asked.
     fn said(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
         let nodes = self.nodes.iter().enumerate();
         nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().ok()?)))
@@ -364,7 +364,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Where another finding says why, the probe has nothing to add.
+    /// Whether another finding explains a failed probe, so that the probe has nothing to add.
     fn is_explained(&self, node: usize) -> bool {
         let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         let twin = |finding: &Finding| {
@@ -450,7 +450,8 @@ impl<'a> Findings<'a> {
         self.add(self.no_vote, node, "rights", text);
     }
 
-    /// The guard of a set does without what is missing, as long as the program has not asked for it.
+    /// Warns if the guard that is on by default lacks something. It does without that, unless the program asked for a
+    /// guard.
     fn default_guard(&mut self, node: usize, said: &NodeReport) {
         let is_on = self.has_default_guard(node) && self.rules.guard.is_none();
         let refused = said.info.as_ref().err().or(said.witness.as_ref());
@@ -614,7 +615,7 @@ impl<'a> Findings<'a> {
         self.add(severity, node, code, text);
     }
 
-    /// What a node says of itself.
+    /// Adds the findings about a node's INFO.
     fn info(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
         let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         if let Some(role @ ("replica" | "cluster" | "sentinel")) = elsewhere {
@@ -633,7 +634,7 @@ impl<'a> Findings<'a> {
     }
 
     fn replicas(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
-        // A set has some, and the guard is for that.
+        // A set has replicas, and the guard is for that.
         let is_guarded = self.has_default_guard(node);
         if let Some(replicas @ 1..) = info.number("connected_slaves").filter(|_| !is_guarded) {
             let text = format!(
@@ -686,7 +687,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// How many keys it has removed. `evicts`: it may go on.
+    /// Adds the findings about removed keys. `evicts`: the node may remove more.
     fn evicted(&mut self, node: usize, count: Option<u64>, evicts: bool) {
         let is_guarded = self.is_guarded(node);
         if is_guarded && count.is_none() {
@@ -710,7 +711,7 @@ impl<'a> Findings<'a> {
                 Severity::Fault,
                 "maxmemory-policy noeviction and more memory, then",
             ),
-            // That is mended, but locks of that time may still be held.
+            // The policy was corrected, but locks of that time may still be held.
             false => (Severity::Warning, "now it does not. When that is known:"),
         };
         let reset = match is_guarded {
@@ -822,7 +823,7 @@ fn seconds(milliseconds: i64) -> String {
     format!("{way}{}.{:03} s", whole / 1000, whole % 1000)
 }
 
-/// Whether others than its owner carry what is sent there.
+/// Whether others than the address's owner carry what is sent there.
 fn is_public(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     match ip {
@@ -886,7 +887,7 @@ mod tests {
         facts.said.as_mut().unwrap()
     }
 
-    /// The name is not permitted.
+    /// A trial lock whose name is not permitted.
     fn no_key() -> TrialLock {
         TrialLock::Refused(
             "SET",
@@ -894,7 +895,7 @@ mod tests {
         )
     }
 
-    /// Changes what INFO says of a field.
+    /// Changes a field of INFO.
     fn set(facts: &mut Facts, field: &str, value: &str) {
         let info = said(facts).info.as_mut().unwrap();
         *info = info.with(field, value);
@@ -1001,7 +1002,7 @@ mod tests {
         for (i, (severity, code, change)) in table.into_iter().enumerate() {
             let mut nodes = good(5);
             change(&mut nodes[3]);
-            // What explains that the probe is refused is the only finding.
+            // The finding that explains why the probe is refused is the only one.
             if code == "role" {
                 said(&mut nodes[3]).probe = TrialLock::Refused("SET", Cause::refused("READONLY"));
             }
@@ -1084,7 +1085,7 @@ mod tests {
         assert_eq!(found(&nodes, RULES), []);
     }
 
-    /// Whatever keeps each of them from voting: locks cannot be had.
+    /// Locks cannot be acquired, whatever keeps each node from voting.
     #[test]
     fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
         type Change = fn(&mut Facts);
@@ -1175,7 +1176,7 @@ mod tests {
             assert!(text.contains(what), "{text}");
             assert_eq!(text.contains(start), what == start, "{text}");
         }
-        // It is not a matter of rights.
+        // BUSY does not concern rights.
         let busy = || Cause::refused("BUSY Redis is busy running a script.");
         let mut nodes = good(3);
         said(&mut nodes[0]).info = Err(busy());
@@ -1245,14 +1246,14 @@ mod tests {
         let text = judge(&nodes, guarded)[0].to_string();
         assert!(text.contains("node 1 (10.0.0.1:6379)"), "{text}");
         assert!(text.contains("gives no votes for 2 s more"), "{text}");
-        // It may have been up for nearly a second less than it says.
+        // The node may have been up for nearly a second less than it reports.
         set(&mut nodes[1], "uptime_in_seconds", "30");
         assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
         set(&mut nodes[1], "uptime_in_seconds", "31");
         assert_eq!(found(&nodes, guarded), [(Note, Some(1), "uptime")]);
     }
 
-    /// That it is known what the longest ttl is keeps no node from forgetting.
+    /// A longest ttl that the caller gives keeps no node from forgetting.
     #[test]
     fn without_the_restart_guard_a_node_younger_than_the_longest_ttl_is_named_all_the_same() {
         let told = Rules {
@@ -1271,7 +1272,7 @@ mod tests {
         assert_eq!(found(&nodes, RULES), [persistence, note]);
         set(&mut nodes[1], "uptime_in_seconds", "30");
         assert_eq!(found(&nodes, told), [persistence, note]);
-        // Both: the guard lasts as long as it says, and some clients may have locks for longer.
+        // Both are set: the guard lasts as long as configured, and some clients may have locks for longer.
         let both = Rules {
             guard: Some(10 * Duration::from_secs(1)),
             max_ttl: Some(60 * Duration::from_secs(1)),
@@ -1323,7 +1324,7 @@ mod tests {
         assert_eq!([seconds(-1234), seconds(5)], ["-1.234 s", "+0.005 s"]);
     }
 
-    /// Whatever a server says.
+    /// Whatever a server replies.
     #[test]
     fn no_answer_makes_it_panic() {
         let values = [

@@ -5,8 +5,8 @@ use crate::values::lock_value::{self, ValueRole};
 use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
-/// fingerprint, the label if there is one, and what it has if that is not the whole lock: `3fa9c1d2 (web-3:4711)`,
-/// `3fa9c1d2 (web-3:4711) in slot 2`, `3fa9c1d2 (web-3:4711) reading`.
+/// fingerprint, the label if there is one, and the holder's part if that is not the whole lock:
+/// `3fa9c1d2 (web-3:4711)`, `3fa9c1d2 (web-3:4711) in slot 2`, `3fa9c1d2 (web-3:4711) reading`.
 #[derive(Clone)]
 pub struct Holder {
     token: Token,
@@ -15,14 +15,14 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// That of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data.
+    /// The holder in a lock's value, or in its first bytes if the value has `length`. `None`: other data.
     pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
         let (token, label) = lock_value::parse(value, length)?;
         let role = ValueRole::Lock;
         Some(Holder { token, label, role })
     }
 
-    /// That of a member of a lock's sorted set.
+    /// The holder in a member of a lock's sorted set.
     pub(crate) fn of_member(member: &[u8]) -> Option<Holder> {
         let (role, token, label) = lock_value::parse_member(member)?;
         Some(Holder { token, label, role })
@@ -32,7 +32,7 @@ impl Holder {
         &self.token
     }
 
-    /// As it was read: where no scripts are run, servers compare the whole value.
+    /// The label as it was read: if no scripts are run, servers compare the whole value.
     pub(crate) fn own_label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
@@ -52,8 +52,8 @@ impl Holder {
         self.label.as_ref().map(Label::as_str)
     }
 
-    /// Which permit of a [semaphore](crate::Redlock::semaphore) it has, as [`Lock::slot`](crate::Lock::slot). `None`: it
-    /// is no semaphore.
+    /// The permit of a [semaphore](crate::Redlock::semaphore) that it has, as in [`Lock::slot`](crate::Lock::slot).
+    /// `None`: the lock is no semaphore.
     pub fn slot(&self) -> Option<u32> {
         match self.role {
             ValueRole::Permit(slot) => Some(slot.into()),
@@ -67,7 +67,7 @@ impl Holder {
     }
 }
 
-/// The same token, and the same slot of a semaphore.
+/// Holders are equal if they have the same token and the same role, with the slot of a semaphore.
 impl PartialEq for Holder {
     fn eq(&self, other: &Holder) -> bool {
         (self.role, &self.token) == (other.role, &other.token)
@@ -101,7 +101,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::values::lock_value::TOKEN;
 
-    /// One with a token of this byte.
+    /// A holder whose token repeats this byte.
     pub(crate) fn holder(token: u8, role: ValueRole) -> Holder {
         Holder {
             token: Token::from_bytes([token; TOKEN]),
@@ -121,7 +121,7 @@ pub(crate) mod tests {
         }
         assert_eq!(holder(7, ValueRole::Permit(2)).slot(), Some(2));
         assert!(holder(7, ValueRole::Reader).is_reader());
-        // A slot that was not acquired is another one.
+        // Another slot is another holder.
         assert_ne!(
             holder(7, ValueRole::Permit(2)),
             holder(7, ValueRole::Permit(1))

@@ -20,13 +20,14 @@ const _: () = assert!(
 );
 
 impl Redlock {
-    /// Shows the holder of a lock, or the holders of a semaphore or of read locks, node by node, at this moment: for the investigation of problems. Do not decide by
-    /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.
+    /// Shows the holder of a lock, or the holders of a semaphore or of read locks, node by node, at this moment: for
+    /// the investigation of problems. Do not use it to decide whether to take a lock: call
+    /// [`try_acquire`](Redlock::try_acquire) for that.
     ///
-    /// It changes nothing, and uses connections of its own, which end with the call; each node has
+    /// The call changes nothing, and uses its own connections, which end with it; each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and
-    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need.
-    /// Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
+    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need. Nodes that
+    /// are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl Redlock {
 }
 
 impl Redlock {
-    /// With the answers of those servers that have the key instead of those that do not.
+    /// Replaces refusals of servers that do not have the key by the answers of the servers that do.
     fn follow(
         &self,
         places: &[Place],
@@ -98,8 +99,8 @@ fn inspected(node: usize, place: &Place, answer: Result<NodeState, Cause>) -> (S
     (address, state)
 }
 
-/// What a node has. Where locks do without scripts, this does too. `asking`: the slot of the key
-/// is on its way to the node.
+/// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is on its
+/// way to the node.
 fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<NodeState, Cause> {
     let [reply] = ask(query, [&[b"EVAL", INSPECT.text, b"1", key]], asking)?;
     let refused = match reply {
@@ -110,7 +111,7 @@ fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<NodeState, Cause>
     if Means::without_scripts(&refused, &trials).is_err() {
         return Err(Cause::refused(&refused));
     }
-    // One byte more than a lock's value has. It may be large.
+    // One byte more than a lock's value has: the value may be large.
     let last = lock_value::LONGEST.to_string();
     let [begin, left]: [&[&[u8]]; 2] =
         [&[b"GETRANGE", key, b"0", last.as_bytes()], &[b"PTTL", key]];
@@ -146,7 +147,7 @@ fn ask<const N: usize>(
     Ok(replies)
 }
 
-/// What the beginning of a key's value and its ttl say.
+/// The state of a lock, by the beginning of its key's value and the ttl.
 fn seen_natively([value, left]: [Reply; 2]) -> Result<NodeState, Cause> {
     let left = match left {
         Reply::Int(-2) => return Ok(NodeState::Free),
@@ -157,7 +158,7 @@ fn seen_natively([value, left]: [Reply; 2]) -> Result<NodeState, Cause> {
     let value = match value {
         Reply::Bulk(value) => value,
         Reply::Nil => return Ok(NodeState::Free),
-        // It is no lock's, and not to be shown.
+        // The value is no lock's, and must not be shown.
         Reply::Error(text) if Meaning::of(&text) == Meaning::WrongType => Vec::new(),
         Reply::Error(text) => return Err(Cause::refused(&text)),
         other => return Err(Cause::Garbage(other.kind().into())),
@@ -165,7 +166,7 @@ fn seen_natively([value, left]: [Reply; 2]) -> Result<NodeState, Cause> {
     Ok(held(left, Some(value.len()), &value))
 }
 
-/// What a key with this value, of which this is the beginning, and this ttl is.
+/// The state of a lock whose key has this ttl, and a value of this length that begins so.
 fn held(left: i64, length: Option<usize>, value: &[u8]) -> NodeState {
     let remaining = u64::try_from(left).ok().map(Duration::from_millis);
     match length.and_then(|length| Holder::parse(value, length)) {
@@ -174,7 +175,7 @@ fn held(left: i64, length: Option<usize>, value: &[u8]) -> NodeState {
     }
 }
 
-/// What a node's reply says.
+/// The state of a lock, by the script's reply.
 fn seen(reply: Reply) -> Result<NodeState, Cause> {
     let bulk = match reply {
         Reply::Nil => return Ok(NodeState::Free),
@@ -191,7 +192,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     Ok(held(left, usize::try_from(length).ok(), value))
 }
 
-/// What it says of permits or readers.
+/// The state of permits or readers, by the script's reply.
 fn seen_members(items: &[Reply]) -> Result<NodeState, Cause> {
     let garbage = || Cause::Garbage("not what the script says".into());
     let mut last = Duration::ZERO;
@@ -202,7 +203,7 @@ fn seen_members(items: &[Reply]) -> Result<NodeState, Cause> {
         };
         let (holder, left) = member(bulk).ok_or_else(garbage)?;
         last = last.max(left);
-        // What was added by hand is left out.
+        // Members that were added by hand are left out.
         holders.extend(holder.map(|holder| (holder, left)));
     }
     let readers = holders.iter().any(|(holder, _)| holder.is_reader());
@@ -217,7 +218,7 @@ fn seen_members(items: &[Reply]) -> Result<NodeState, Cause> {
     })
 }
 
-/// The holder, if it is one, and how long its member is kept, by one string of [`INSPECT`].
+/// The holder, if the member is one, and how long the member is kept, by one string of [`INSPECT`].
 pub(crate) fn member(bulk: &[u8]) -> Option<(Option<Holder>, Duration)> {
     let at = bulk.iter().position(|byte| *byte == b' ')?;
     let (left, member) = (bulk.get(..at)?, bulk.get(at + 1..)?);
@@ -225,14 +226,14 @@ pub(crate) fn member(bulk: &[u8]) -> Option<(Option<Holder>, Duration)> {
     Some((Holder::of_member(member), Duration::from_millis(left)))
 }
 
-/// What [`Redlock::inspect`] found.
+/// The result of [`Redlock::inspect`].
 #[derive(Clone, Debug)]
 pub struct Inspection {
     nodes: Vec<(String, NodeState)>,
 }
 
 impl Inspection {
-    /// What the answers of the nodes mean together.
+    /// The state of the lock, by the answers of all nodes together.
     pub fn state(&self) -> LockState {
         let states: Vec<&NodeState> = self.nodes.iter().map(|(_, state)| state).collect();
         decide(&states)
@@ -272,7 +273,7 @@ mod tests {
         };
         assert_eq!((holder.label(), remaining), (Some("web-3:4711 é"), None));
         assert_eq!(format!("{holder:?}"), "Holder(07070707 (web-3:4711 é))");
-        // Longer than what is read of it, or no label.
+        // Longer than the part that is read, or no label.
         for (length, rest) in [
             ("94", &b"\0redlock:abc"[..]),
             ("31", b"\0redlock:a\n"),
@@ -339,7 +340,7 @@ mod tests {
             })
         ));
         let wrong_type = || Reply::Error("WRONGTYPE Operation against a key".into());
-        // Longer than any lock's.
+        // Longer than any lock's value.
         let long = value(&[&b"\0redlock:"[..], &[b'a'; 65]].concat());
         for foreign in [Reply::Bulk(b"text".to_vec()), long, wrong_type()] {
             let found = seen(foreign, 7);

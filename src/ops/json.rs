@@ -1,4 +1,4 @@
-//! What is found, for programs: JSON. The library has no other use for it, so there is nothing here that reads it.
+//! Results for programs, as JSON. The library has no other use for JSON, so nothing here reads it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The locks on the nodes, and what is wrong with them. What is decided is decided by [`FoundKey`], which does no I/O.
+//! The locks on the nodes, and what is wrong with them. All decisions are in [`FoundKey`], which does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
@@ -15,30 +15,30 @@ use crate::values::lock_value::ValueRole;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, majority};
 
-/// The time for a page, in node timeouts: it is two questions, four where there are sets, and more to answer than for a lock.
+/// The time for a page, in node timeouts: a page takes two questions, four if there are sets, and more to answer than a
+/// lock.
 const TIMEOUTS: u32 = 4;
 /// How often a leftover must be seen as one. Each look may meet a lock that is being taken or released; but a token is
 /// taken once and released once.
 const LOOKS: u32 = 3;
 
 impl Redlock {
-    /// Lists the locks on the nodes, and what is wrong with them: to find leftovers by hand, and for
-    /// monitoring.
+    /// Lists the locks on the nodes, and what is wrong with them: to find leftovers by hand, and for monitoring.
     ///
-    /// Each [permit](crate::Redlock::semaphore) and each [read lock](crate::Redlock::read_lock) is a lock of its own, and so is each name of a lock on
-    /// several.
+    /// Each [permit](crate::Redlock::semaphore) and each [read lock](crate::Redlock::read_lock) is a separate lock, and
+    /// so is each name of a lock on several.
     ///
     /// Without a pattern: all keys whose values look like locks of this crate. With a pattern (a glob of Redis' `SCAN`,
-    /// such as `shop:*`): all keys that it matches, but for those that this crate keeps beside its locks.
+    /// such as `shop:*`): all keys that it matches, except those that this crate keeps beside its locks.
     ///
-    /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names that are
-    /// listed are without it. Keys that the user may not read are left out, and not counted.
+    /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names
+    /// that are listed are without it. Keys that the user may not read are left out, and not counted.
     ///
-    /// It reads all keys by `SCAN`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes nothing. It uses connections
-    /// of its own, to all nodes in parallel, and of a Redis Cluster to one master after the other. Each has [`connect_timeout`](crate::Options::connect_timeout) to be
-    /// connected and four times [`node_timeout`](crate::Options::node_timeout) for each thousand keys. Where a lock lies on
-    /// a minority of the nodes, all are asked twice more, each time after two `node_timeout`s: it may be about to be
-    /// taken or released.
+    /// The call reads all keys by `SCAN`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes
+    /// nothing. It uses its own connections, to all nodes in parallel, and in a Redis Cluster to one master after the
+    /// other. Each has [`connect_timeout`](crate::Options::connect_timeout) to be connected and four times
+    /// [`node_timeout`](crate::Options::node_timeout) for each thousand keys. If a lock is on a minority of the nodes,
+    /// all are asked twice more, each time after two `node_timeout`s: it may be about to be taken or released.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Redlock {
     }
 }
 
-/// As [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
+/// Like [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
 pub(crate) fn list(
     redlock: &Redlock,
     pattern: Option<&[u8]>,
@@ -123,7 +123,7 @@ pub(crate) fn list(
     })
 }
 
-/// What [`Redlock::list`] found.
+/// The result of [`Redlock::list`].
 #[derive(Clone, Debug)]
 pub struct Listing {
     nodes: usize,
@@ -155,7 +155,7 @@ impl Listing {
         self.nodes
     }
 
-    /// What stands before the names on the nodes: the [prefix](crate::Options::prefix).
+    /// The text before the names on the nodes: the [prefix](crate::Options::prefix).
     pub fn prefix(&self) -> &str {
         self.prefix.as_str()
     }
@@ -198,20 +198,20 @@ impl ListedLock {
         end(self.remaining)
     }
 
-    /// What is wrong with it.
+    /// The problem with the lock, if there is one.
     pub fn problem(&self) -> Option<Problem> {
         self.problem
     }
 }
 
-/// What is wrong with a [`ListedLock`]. `Display` is one word for programs: `no-expiry` or `minority`.
+/// A problem with a [`ListedLock`]. `Display` is one word for programs: `no-expiry` or `minority`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// On some node it has no ttl. So nothing ends it there, and this crate did not make it.
+    /// The key has no ttl on some node. So nothing ends it there, and this crate did not make it.
     NoExpiry,
-    /// In three looks it was on a minority of the nodes: a leftover, for example of a program that died while it tried to
-    /// take the lock. It ends with its ttl.
+    /// The lock was on a minority of the nodes in three looks: a leftover, for example of a program that died while it
+    /// tried to take the lock. It ends with its ttl.
     Minority,
 }
 
@@ -228,13 +228,13 @@ fn end(left: Duration) -> Option<Duration> {
     Some(left).filter(|left| *left != Duration::MAX)
 }
 
-/// What a node has, or why that is not known.
+/// The keys of a node, or why they could not be read.
 type Answer = Result<Vec<ScannedKey>, Cause>;
 
-/// The same on all nodes: a name, what its holder has, and how its value begins or which token its holder has.
+/// The identity of a lock on all nodes: its name, its holder's role, and the holder's token or the value's beginning.
 type Id = (Vec<u8>, Option<ValueRole>, Option<Vec<u8>>);
 
-/// What was found on all nodes.
+/// The keys found on all nodes.
 struct FoundKey {
     nodes: usize,
     failed: BTreeMap<usize, Cause>,
@@ -244,9 +244,9 @@ struct FoundKey {
 #[derive(Clone)]
 struct FoundLock {
     key: ScannedKey,
-    /// Where it is, and how long it is kept there.
+    /// The nodes that have it, and how long each keeps it.
     on: BTreeMap<usize, Duration>,
-    /// Each look so far has found it on a minority of the nodes.
+    /// Whether each look so far has found it on a minority of the nodes.
     minority: bool,
 }
 
@@ -271,19 +271,19 @@ impl FoundKey {
         self.answered().len() >= majority(self.nodes)
     }
 
-    /// The first look: everything.
+    /// Adds the first look: everything.
     fn add(&mut self, answers: BTreeMap<usize, Answer>) {
         self.locks = self.joined(answers);
     }
 
-    /// The names of what lies on a minority of the nodes, whatever is on those that failed.
+    /// The names of locks on a minority of the nodes, whatever is on those that failed.
     fn suspects(&self) -> Vec<Vec<u8>> {
         let suspects = self.locks.iter().filter(|(_, lock)| lock.minority);
         let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, ..), _)| name).collect();
         names.into_iter().cloned().collect()
     }
 
-    /// Another look, at the suspects alone.
+    /// Adds another look, at the suspects alone.
     fn look_again(&mut self, answers: BTreeMap<usize, Answer>) {
         let names: BTreeSet<Vec<u8>> = self.suspects().into_iter().collect();
         let mut again = self.joined(answers);
@@ -325,12 +325,12 @@ impl FoundKey {
         locks
     }
 
-    /// By name.
+    /// The locks, by name.
     fn listed(&self, prefix: &Prefix) -> Vec<ListedLock> {
         let listed = |lock: &FoundLock| {
             let mut left: Vec<Duration> = lock.on.values().copied().collect();
             left.sort_unstable_by(|a, b| b.cmp(a));
-            // Until fewer than a majority have it; what lies on fewer, until no node has it.
+            // Until fewer than a majority have it; if fewer have it now, until no node does.
             let last = left.get(majority(self.nodes) - 1).or(left.first());
             let problem = if left.first() == Some(&Duration::MAX) {
                 Some(Problem::NoExpiry)
@@ -375,10 +375,10 @@ mod tests {
         Err(Cause::Connect("away".into()))
     }
 
-    /// Name, fingerprint's start, on how many nodes, what remains, problem.
+    /// Name, start of the fingerprint, number of nodes, remaining time, problem.
     type Brief = (String, String, usize, Option<Duration>, Option<Problem>);
 
-    /// What is listed after all looks.
+    /// The listing after all looks.
     fn after(looks: Vec<Vec<Answer>>) -> Vec<Brief> {
         let mut looks = looks.into_iter();
         let first = looks.next().unwrap();
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(after(vec![vec![one(), one(), away()]]), lock(2, None));
         let left = || vec![one(), none(), none()];
         assert_eq!(after(vec![left(), left(), left()]), lock(1, MINORITY));
-        // It may lie on the node that did not answer, too.
+        // The node that did not answer may have the lock, too.
         assert_eq!(after(vec![vec![one(), none(), away()]]), lock(1, None));
         let of_five = || vec![one(), none(), none(), away(), none()];
         assert_eq!(after(vec![of_five(), of_five()]), lock(1, MINORITY));
@@ -433,16 +433,16 @@ mod tests {
         assert_eq!(after(vec![left(), gone()]), []);
         assert_eq!(after(vec![left(), held()]), lock(3, None));
         assert_eq!(after(vec![left(), left(), gone()]), []);
-        // The node went away: it is not known any more where it lies.
+        // The node went away, and may have the lock, too.
         assert_eq!(
             after(vec![left(), vec![one(), none(), away()]]),
             lock(1, None)
         );
-        // Another holder's, which is just being taken.
+        // Another holder's lock, which is just being taken.
         let others = || vec![none(), Ok(vec![key("a", 2, 9 * S)]), none()];
         let found = after(vec![left(), others()]);
         assert_eq!(found, [("a".into(), "02".into(), 1, Some(9 * S), None)]);
-        // What is no suspect stays as it was seen.
+        // Keys that are no suspects stay as they were seen.
         let with_other = |answer: Answer| Ok([answer.unwrap(), vec![key("b", 3, S)]].concat());
         let first = vec![with_other(one()), with_other(none()), none()];
         let found = after(vec![first, gone()]);

@@ -1,14 +1,15 @@
-//! Foreign text, which may have anything in it, as text that can be shown.
+//! Foreign text, which may contain anything, as text that can be shown.
 
 use std::fmt::Write;
 
-/// A name as text that a terminal takes literally, and that is another text for each name: what is not printable, and
-/// the backslash, as `\xNN`.
+/// A name as text that a terminal takes literally, different for each name: bytes that are not printable, and the
+/// backslash, are written as `\xNN`.
 pub fn escaped(bytes: &[u8]) -> String {
     literal(bytes, false)
 }
 
-/// Any other foreign text, such as a server's error. Backslashes stay, so what is escaped already is not escaped again.
+/// Any other foreign text, such as a server's error. Backslashes stay, so text that is escaped already is not escaped
+/// again.
 pub fn printable(text: &str) -> String {
     literal(text.as_bytes(), true)
 }
@@ -22,7 +23,7 @@ fn literal(bytes: &[u8], backslash: bool) -> String {
     };
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            // It leaves what is printable as it is, but for these.
+            // `escape_debug` leaves printable characters as they are, except these.
             let is_printable =
                 "'\"".contains(c) || c == '\\' && backslash || c.escape_debug().len() == 1;
             match is_printable {
@@ -47,7 +48,7 @@ mod tests {
             (b"a\nb\x1b[2J\x7f", r"a\x0ab\x1b[2J\x7f"),
             (b"\xff\xc3", r"\xff\xc3"),
             (br"a\b", r"a\x5cb"),
-            // It would turn round what follows.
+            // This character would turn round what follows.
             ("\u{202e}a".as_bytes(), r"\xe2\x80\xaea"),
             (b"", ""),
         ] {

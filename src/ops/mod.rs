@@ -1,17 +1,18 @@
-//! What people and monitoring ask the nodes, beside the locks and over connections of its own.
+//! Questions that people and monitoring ask the nodes, beside the locks and over separate connections.
 //!
 //! In reading order:
 //!
 //! - `query`: questions to all nodes in parallel
-//! - `holder`: what is shown of the holder of a lock
-//! - `state`: what the nodes say about a lock, and what that means together
+//! - `holder`: the holder of a lock, as it is shown
+//! - `state`: the nodes' answers about a lock, and what they mean together
 //! - `inspect`: the holders of a lock, node by node
-//! - `break_lock`: its release by another process
+//! - `break_lock`: the release of a lock by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
-//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis Cluster)
-//! - `json`, `literal`, `seen`: what was found, in the words and the JSON of the command and of C
+//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis
+//!   Cluster)
+//! - `json`, `literal`, `seen`: results, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
 pub(crate) mod check;

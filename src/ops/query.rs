@@ -1,4 +1,4 @@
-//! A connection of its own to each node, for questions beside the locks: it disturbs none of them, and sees what they
+//! A separate connection to each node, for questions beside the locks: it disturbs no lock, and sees what the locks
 //! see.
 
 use std::collections::BTreeMap;
@@ -21,17 +21,17 @@ use crate::values::clock;
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Where so many masters of a Redis Cluster do not answer, one after the other, the rest is not asked.
+/// If this many masters of a Redis Cluster, one after the other, do not answer, the rest is not asked.
 pub(crate) const MOST_AWAY: usize = 16;
 
 pub(crate) struct Query {
     connection: Connection,
     reader: ReplyReader,
     buffer: Vec<u8>,
-    /// For all answers, in all and in node timeouts.
+    /// The time for all answers: in all, and in node timeouts.
     time: (Duration, u32),
     until: Instant,
-    /// Why reading or writing failed, where only an I/O error could be returned.
+    /// Why reading or writing failed, if only an I/O error could be returned.
     failed: Option<Cause>,
 }
 
@@ -53,17 +53,17 @@ impl Query {
         })
     }
 
-    /// What no text of the node may repeat.
+    /// The secrets that no text of the node may repeat.
     pub(crate) fn secret(&self) -> &Secret {
         self.reader.secret()
     }
 
-    /// The address that it is connected to; unknown over Unix sockets.
+    /// The address that the query is connected to; unknown over Unix sockets.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         self.connection.peer_ip()
     }
 
-    /// The time begins anew.
+    /// Begins the time for answers anew.
     pub(crate) fn renew(&mut self) {
         self.until = clock::instant() + self.time.0;
     }
@@ -82,13 +82,13 @@ impl Query {
         }
     }
 
-    /// Sends packed commands. Their replies are then read from it.
+    /// Sends packed commands, whose replies are then read from this query.
     pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
         let sent = self.connection.send(commands, self.until, clock::instant());
         sent.map_err(|cause| self.io_error(cause))
     }
 
-    /// Why the last I/O error was returned.
+    /// The cause behind the last I/O error that was returned.
     pub(crate) fn failure(&mut self) -> Option<Cause> {
         self.failed.take()
     }
@@ -121,7 +121,7 @@ impl Query {
     }
 }
 
-/// The bytes as they come, for replies of any size and form.
+/// The bytes as they arrive, for replies of any size and form.
 impl io::Read for Query {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.reader.is_empty() {
@@ -140,17 +140,18 @@ impl Drop for Query {
     }
 }
 
-/// What a thread reports of its node.
+/// A thread's report about its node.
 enum QueryReport<T, P> {
     Part(P),
     End(Result<T, Cause>),
 }
 
-/// Reports a part of an answer. False: nothing waits for the answer any more.
+/// Reports a part of an answer. False: nothing waits for the answer.
 pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
 
 impl Redlock {
-    /// Asks nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node timeouts.
+    /// Asks nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node
+    /// timeouts.
     pub(crate) fn query<T: Send + 'static>(
         &self,
         places: &[Place],
@@ -163,19 +164,18 @@ impl Redlock {
         answers.into_values().collect()
     }
 
-    /// Where the nodes have this resource.
+    /// The places at which the nodes have this resource.
     pub(crate) fn places_of(&self, resource: &[u8]) -> Vec<Place> {
         let slot = slots::slot(&self.options().prefix.key(resource));
         let places = self.places().into_iter();
         places.map(|place| place.of_slot(slot)).collect()
     }
 
-    /// As [`query`](Redlock::query), and the answers come in parts: of a Redis Cluster one master after the other. The
-    /// time is for each part, if the query renews it.
+    /// Like [`query`](Redlock::query), but the answers arrive in parts: in a Redis Cluster from one master after the
+    /// other. The time is for each part, if the query renews it.
     ///
-    /// What cannot be bounded (a name that is not resolved, credentials that are not given) is left to its thread, and
-    /// until that ends no other thread is started for the node: they would pile up. (A forked child does not know of
-    /// them.)
+    /// Waits that cannot be bounded (for a name to be resolved, for credentials) are left to their thread, and until
+    /// that ends no other thread is started for the node: they would pile up. (A forked child has no record of them.)
     pub(crate) fn query_in_parts<T: Send + 'static, P: Send + 'static>(
         &self,
         nodes: impl Iterator<Item = (usize, Place)>,
@@ -220,9 +220,9 @@ impl Redlock {
 struct Threads<'a, T> {
     abandoned: Option<&'a AbandonedThreads>,
     connect: Duration,
-    /// How long a thread is waited for that reports nothing.
+    /// How long to wait for a thread that reports nothing.
     patience: Duration,
-    /// When each last reported, and what lives as long as it does.
+    /// When each thread last reported, and what lives as long as the thread does.
     waiting: BTreeMap<usize, (Instant, Weak<()>)>,
     answers: BTreeMap<usize, Result<T, Cause>>,
 }
@@ -245,7 +245,7 @@ impl<T: Send + 'static> Threads<'_, T> {
         let run = move || {
             let _lives = lives;
             let answer = ask(&mut |part| sender.send((node, QueryReport::Part(part))).is_ok());
-            // Nothing may wait for it any more.
+            // Nothing may be waiting for the answer.
             let _ = sender.send((node, QueryReport::End(answer)));
         };
         let builder = std::thread::Builder::new().name(format!("redlock-query-{node}"));
@@ -284,7 +284,7 @@ impl<T: Send + 'static> Threads<'_, T> {
         }
     }
 
-    /// Waits no longer for threads that have reported nothing for too long.
+    /// Stops waiting for threads that have reported nothing for too long.
     fn abandon(&mut self) {
         let now = clock::instant();
         let is_late = |last: Instant| now.saturating_duration_since(last) >= self.patience;

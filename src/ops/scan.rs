@@ -21,11 +21,11 @@ const PAGE: usize = 1000;
 /// How much is read of a value: one byte more than a lock can have.
 const VALUE: usize = lock_value::LONGEST + 1;
 
-/// A key on one node; of permits and readers there is one for each.
+/// A key on one node. Permits and readers have one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScannedKey {
     pub(crate) name: Vec<u8>,
-    /// The first bytes of a string; `None`: it is of another type.
+    /// The first bytes of a string. `None`: another type.
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) holder: Option<Holder>,
     /// How long it is kept; [`Duration::MAX`]: it has no end.
@@ -43,7 +43,7 @@ impl ScannedKey {
         }
     }
 
-    /// The same on all nodes: the holder's token, or how other data begins.
+    /// The part that is equal on all nodes: the holder's token, or how other data begins.
     pub(crate) fn start(&self) -> Option<&[u8]> {
         let token = self
             .holder
@@ -60,7 +60,7 @@ impl ScannedKey {
         token.or_else(value).or(self.value.as_deref())
     }
 
-    /// Whether this crate keeps it beside locks: the queue, the reservation, the fencing counter, the mark of a
+    /// Whether this crate keeps the key beside locks: the queue, the reservation, the fencing counter, the mark of a
     /// writer; the witness.
     pub(crate) fn is_beside_a_lock(&self) -> bool {
         let is = |companion: Companion| companion.is_key(&self.name);
@@ -81,7 +81,7 @@ impl ScannedKey {
 
 /// The keys that are asked for.
 pub(crate) enum What {
-    /// Those that a glob matches; perhaps only those of them that look like locks.
+    /// The keys that a glob matches; with `only_locks` only those that look like locks.
     Pattern {
         glob: Option<Vec<u8>>,
         only_locks: bool,
@@ -90,7 +90,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Those that a glob matches behind the prefix; without one, those that look like locks.
+    /// The keys that a glob matches behind the prefix; without one, those that look like locks.
     pub(crate) fn keys(prefix: &Prefix, pattern: Option<&[u8]>) -> What {
         let all = (!prefix.as_str().is_empty()).then_some(&b"*"[..]);
         What::Pattern {
@@ -100,7 +100,7 @@ impl What {
     }
 }
 
-/// The number of keys looked at, and those that count. What the user may not read is in neither.
+/// The number of keys looked at, and those that count. Keys that the user may not read are in neither.
 pub(crate) type Page = (usize, Vec<ScannedKey>);
 
 /// Reads a node's keys, page by page, for as long as they are wanted.
@@ -151,7 +151,7 @@ fn scan_all(
             return Ok(());
         }
         if size.is_none_or(|size| is_endless(pages, seen, size)) {
-            // It may have grown.
+            // The number may have grown.
             let now = connection.ask(&redis::cmd("DBSIZE"))?;
             if is_endless(pages, seen, now) {
                 return Err(Cause::Endless(format!(
@@ -163,10 +163,11 @@ fn scan_all(
     }
 }
 
-/// What the keys of these names are, those left out that are gone or not for this user: SCAN shows all names to all users.
+/// The keys of these names, except those that are gone or not for this user: SCAN shows all names to all users.
 fn keys(connection: &mut ScanQuestions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause> {
     let (mut read, mut keys, elsewhere) = look_at(connection, names, false)?;
-    // A server that does not have a slot yet may have its keys. Those that it does not have are another one's.
+    // A server that does not own a slot yet may have some of its keys. Those that it does not have are another
+    // server's.
     let (asked, more, not_here) = look_at(connection, &elsewhere, true)?;
     read -= elsewhere.len();
     read += asked - not_here.len();
@@ -174,7 +175,7 @@ fn keys(connection: &mut ScanQuestions<'_>, names: &[Vec<u8>]) -> Result<Page, C
     Ok((read, with_members(connection, keys)?))
 }
 
-/// How many keys were looked at, what they are, and the names of those that the server does not have.
+/// The number of keys looked at, the keys, and the names of those that the server does not have.
 type Looked = (usize, Vec<ScannedKey>, Vec<Vec<u8>>);
 
 /// Looks at the keys of these names.
@@ -228,14 +229,14 @@ fn look_at(
     Ok((read.min(names.len()), keys, elsewhere))
 }
 
-/// With a key for each permit and each reader in place of those that have them.
+/// Replaces each key of permits or readers by a key for each of these.
 fn with_members(
     connection: &mut ScanQuestions<'_>,
     keys: Vec<ScannedKey>,
 ) -> Result<Vec<ScannedKey>, Cause> {
     let (others, mut keys): (Vec<ScannedKey>, Vec<ScannedKey>) =
         keys.into_iter().partition(|key| key.value.is_none());
-    // Most are of other programs, of which as little as possible is read.
+    // Most keys are of other programs, of which as little as possible is read.
     let mut firsts = redis::pipe();
     for key in &others {
         firsts.cmd("ZRANGE").arg(&key.name).arg(0).arg(0);
@@ -258,10 +259,10 @@ fn with_members(
         }
     }
     for (set, members) in sets.into_iter().zip(connection.ask_all(&mut looks)?) {
-        // It may be gone by now.
+        // The set may be gone by now.
         let members: Option<Vec<Vec<u8>>> = connection.read(members)?;
         for (holder, left) in members.iter().flatten().filter_map(|bulk| member(bulk)) {
-            // What was added by hand is left out.
+            // Members that were added by hand are left out.
             let Some(holder) = holder else {
                 continue;
             };
@@ -284,7 +285,7 @@ fn meaning(error: &RedisError) -> Meaning {
 }
 
 /// Whether a SCAN has returned more than a server with `size` keys can. Pages may be empty if the server once had many
-/// more keys, and keys may come twice.
+/// more keys, and keys may be returned twice.
 fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
     let most = size.saturating_mul(4).saturating_add(10 * PAGE);
     seen > most || pages > most / PAGE + 30_000
@@ -302,7 +303,7 @@ impl ScanQuestions<'_> {
         answer.map_err(|error| self.cause(&error))
     }
 
-    /// An answer to each, which may be an error.
+    /// An answer to each command, which may be an error.
     fn ask_all(
         &mut self,
         commands: &mut redis::Pipeline,

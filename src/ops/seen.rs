@@ -1,4 +1,4 @@
-//! What was found, in the words and the JSON of the command and of the C interface.
+//! Results, in the words and the JSON of the command and of the C interface.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::ops::json::Json;
 use crate::ops::literal::{escaped, printable};
 use crate::ops::state::{LockState, NodeState};
 
-/// As what a name is held: a lock,
+/// The kind of a lock that one holder has.
 pub const LOCK: &str = "lock";
-/// read locks,
+/// The kind of read locks.
 pub const READERS: &str = "readers";
-/// or permits.
+/// The kind of permits.
 pub const PERMITS: &str = "permits";
 
-/// What a holder has.
+/// The kind of lock that a holder has.
 pub fn kind(holder: &Holder) -> &'static str {
     match (holder.slot(), holder.is_reader()) {
         (Some(_), _) => PERMITS,
@@ -30,13 +30,13 @@ pub fn kind(holder: &Holder) -> &'static str {
 /// The state of a lock, or what one node reports.
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// It, in a word.
+    /// The state, in a word.
     pub word: &'static str,
-    /// As what it is held.
+    /// The kind of lock that is held.
     pub kind: Option<&'static str>,
-    /// And how long each has it.
+    /// The holders, and how long each has it.
     pub holders: Vec<(&'a Holder, Option<Duration>)>,
-    /// The outer `None`: there is nothing that could end.
+    /// How long until the state ends; the inner `None`: forever. The outer `None`: there is nothing that could end.
     pub remaining: Option<Option<Duration>>,
     /// Why a node has failed.
     pub error: Option<String>,
@@ -69,7 +69,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Of all nodes together.
+    /// The state of a lock on all nodes together.
     pub fn of_lock(state: &'a LockState) -> Seen<'a> {
         match state {
             LockState::Held { .. } => Seen::held(LOCK, state.holders()),
@@ -81,7 +81,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Of one, at this address.
+    /// The state of a lock on one node, at this address.
     pub fn of_node(state: &'a NodeState, address: &str) -> Seen<'a> {
         match state {
             NodeState::Held { .. } => Seen::held(LOCK, state.holders()),
@@ -122,7 +122,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Without the address, which stands beside it.
+/// The cause without the address, which is shown beside it.
 fn cause(errors: &NodeErrors, address: &str) -> String {
     let causes: Vec<String> = errors.iter().map(|(_, cause)| cause.to_string()).collect();
     let text = causes.join("; ");
@@ -138,7 +138,7 @@ fn number(number: usize) -> Json {
     u64::try_from(number).unwrap_or(u64::MAX).into()
 }
 
-/// A lock, and what each node says of it.
+/// A lock, and the answer of each node about it.
 pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
     let node = |(node, address, state): (usize, &str, &NodeState)| {
         let seen = Seen::of_node(state, address);
@@ -156,7 +156,7 @@ pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
     Json::Object(fields)
 }
 
-/// Whether the nodes are fit. `text`: of a finding.
+/// The result of a check. `text`: writes a finding.
 pub(crate) fn report(report: &Report, text: impl Fn(&Finding) -> String) -> Json {
     let finding = |finding: &Finding| {
         Json::Object(vec![

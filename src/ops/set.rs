@@ -1,4 +1,4 @@
-//! What the sentinels of a set say of it, and what that means for its locks.
+//! The reports of a set's sentinels about it, and what they mean for its locks.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::net::place::sentinels::Description;
 use crate::ops::findings::{Needs, Remark, Severity};
 use crate::protocol::commands::server_info::ServerInfo;
 
-/// So much longer than the time after which a silent master is down may a replica be silent.
+/// How much longer a replica may be silent than the time after which a silent master counts as down.
 const LATER: Duration = Duration::from_secs(4);
 
-/// What each sentinel says of the master.
+/// The description of the master by each sentinel.
 pub(crate) type Sentinels = [(String, Result<Description, Cause>)];
 
-/// What is to be remarked. `info`: of the master.
+/// The remarks about a set. `info`: the master's.
 pub(crate) fn remarks(
     sentinels: &Sentinels,
     info: Option<&ServerInfo>,
@@ -87,7 +87,7 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
     found
 }
 
-/// A master that is cut off from its sentinels should stop.
+/// Warns if a master that is cut off from its sentinels would not stop.
 fn isolation(
     info: &ServerInfo,
     needs: Needs,
@@ -97,7 +97,7 @@ fn isolation(
                        grants to others";
     // One replica of several may be cut off with it.
     let most = replicas.unwrap_or(1).max(1);
-    // INFO has this only where the number is not zero.
+    // INFO has this field only if the number is not zero.
     let needed = match info.get("min_slaves_good_slaves") {
         None => 0,
         Some(_) => needs.replicas.unwrap_or(most),

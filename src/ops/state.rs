@@ -1,4 +1,4 @@
-//! What the nodes say about a lock, and what that means together.
+//! The answers of the nodes about a lock, and what they mean together.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,36 +9,36 @@ use crate::ops::holder::Holder;
 use crate::values::lock_value::ValueRole;
 use crate::values::quorum::majority;
 
-/// What the nodes' answers together say about a lock.
+/// The nodes' answers about a lock, taken together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockState {
     /// A majority of the nodes has it for one holder.
     #[non_exhaustive]
     Held {
-        /// Whose it is.
+        /// The holder of the lock.
         holder: Holder,
         /// How long a majority will have it, if it is neither extended nor released. (Its holder relies on a little
         /// less.) `None`: it has no ttl, so this crate did not make it.
         remaining: Option<Duration>,
     },
-    /// It is a [read lock](crate::Redlock::read_lock).
+    /// The lock is a [read lock](crate::Redlock::read_lock).
     #[non_exhaustive]
     Readers {
-        /// Those that a majority of the nodes has, and how long a majority will have each, if it is neither extended nor
-        /// released: the last to end first. Those of nodes that did not answer may be missing.
+        /// The readers that a majority of the nodes has, and how long a majority will have each, if it is neither
+        /// extended nor released: the last to end first. Readers on nodes that did not answer may be missing.
         holders: Vec<(Holder, Duration)>,
     },
-    /// It is a [semaphore](crate::Redlock::semaphore), with or without permits left.
+    /// The lock is a [semaphore](crate::Redlock::semaphore), with or without permits left.
     #[non_exhaustive]
     Permits {
-        /// The holders that have a [slot](Holder::slot) on a majority of the nodes, by slot, and how long a majority will have each,
-        /// if it is neither extended nor released. Those of nodes that did not answer may be missing.
+        /// The holders that have a [slot](Holder::slot) on a majority of the nodes, by slot, and how long a majority
+        /// will have each, if it is neither extended nor released. Holders on nodes that did not answer may be missing.
         holders: Vec<(Holder, Duration)>,
     },
     /// A majority of the nodes does not have it.
     Free,
-    /// None of these: attempts collide at this moment, an attempt left keys on nodes that were then away, or the
+    /// None of the above: attempts collide at this moment, an attempt left keys on nodes that were then away, or the
     /// keys are not locks.
     #[non_exhaustive]
     Blocked {
@@ -49,45 +49,45 @@ pub enum LockState {
     Unknown,
 }
 
-/// What one node says about a lock.
+/// The answer of one node about a lock.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It has the lock.
+    /// The node has the lock.
     #[non_exhaustive]
     Held {
-        /// Whose it is.
+        /// The holder of the lock.
         holder: Holder,
         /// How long the key is kept. `None`: it has no end.
         remaining: Option<Duration>,
     },
-    /// It has read locks of this name.
+    /// The node has read locks of this name.
     #[non_exhaustive]
     Readers {
-        /// Whose they are, and how long each is kept; of more than about 500 those that are kept longest.
+        /// The readers, and how long each is kept; of more than about 500 those that are kept longest.
         holders: Vec<(Holder, Duration)>,
     },
-    /// It has permits of this name.
+    /// The node has permits of this name.
     #[non_exhaustive]
     Permits {
-        /// Whose they are, by slot, and how long each is kept; of more than about 500 those that are kept longest.
+        /// The holders, by slot, and how long each is kept; of more than about 500 those that are kept longest.
         holders: Vec<(Holder, Duration)>,
     },
-    /// It does not have the lock.
+    /// The node does not have the lock.
     Free,
-    /// It has a key of this name that is no lock of this crate: not a string, or a string in which something other than
-    /// a token and a label stands. Nothing of it is shown: it may be secret.
+    /// The node has a key of this name that is no lock of this crate: not a string, or a string other than a token and
+    /// a label. Nothing of the value is shown: it may be secret.
     #[non_exhaustive]
     Foreign {
         /// How long the key is kept. `None`: it has no end.
         remaining: Option<Duration>,
     },
-    /// It could not be asked, or answered with an error.
+    /// The node could not be asked, or answered with an error.
     Failed(NodeErrors),
 }
 
 impl LockState {
-    /// All that have it, and how long each has it: see [`Held`](LockState::Held), [`Readers`](LockState::Readers) and
+    /// All holders, and how long each has the lock: see [`Held`](LockState::Held), [`Readers`](LockState::Readers) and
     /// [`Permits`](LockState::Permits).
     pub fn holders(&self) -> impl Iterator<Item = (&Holder, Option<Duration>)> {
         let (one, more) = match self {
@@ -101,7 +101,7 @@ impl LockState {
 }
 
 impl NodeState {
-    /// All that have it on this node, and how long each is kept: see [`Held`](NodeState::Held),
+    /// All holders on this node, and how long each is kept: see [`Held`](NodeState::Held),
     /// [`Readers`](NodeState::Readers) and [`Permits`](NodeState::Permits).
     pub fn holders(&self) -> impl Iterator<Item = (&Holder, Option<Duration>)> {
         let (one, more) = match self {
@@ -113,7 +113,7 @@ impl NodeState {
         one.into_iter().chain(more)
     }
 
-    /// When it is free, if nothing else happens; [`Duration::MAX`]: never. `None`: it is free, or that is not known.
+    /// How long until the node is free, if nothing else happens; [`Duration::MAX`]: forever. `None`: free, or failed.
     fn kept(&self) -> Option<Duration> {
         let forever = |left: Option<Duration>| left.unwrap_or(Duration::MAX);
         match self {
@@ -123,13 +123,13 @@ impl NodeState {
     }
 }
 
-/// What the answers of all nodes come to.
+/// The state that the answers of all nodes amount to.
 pub(crate) fn decide(nodes: &[&NodeState]) -> LockState {
     let quorum = majority(nodes.len());
     let count = |is: fn(&NodeState) -> bool| nodes.iter().filter(|node| is(node)).count();
     let free = count(|node| matches!(node, NodeState::Free));
     let failed = count(|node| matches!(node, NodeState::Failed(_)));
-    // For each, how long the nodes have it.
+    // For each holder, how long the nodes have it.
     let mut all: BTreeMap<_, (&Holder, Vec<Duration>)> = BTreeMap::new();
     for (holder, left) in nodes.iter().flat_map(|node| node.holders()) {
         let id = (holder.role(), holder.token().as_bytes());
@@ -204,7 +204,7 @@ mod tests {
         decide(&nodes.iter().collect::<Vec<_>>())
     }
 
-    /// All that `kinds` of answers can come to, for `count` nodes.
+    /// All combinations of `kinds` of answers, for `count` nodes.
     fn all(kinds: &[NodeState], count: usize) -> Vec<Vec<NodeState>> {
         let mut all = vec![Vec::new()];
         for _ in 0..count {
@@ -220,7 +220,7 @@ mod tests {
         all
     }
 
-    /// Where nodes did not answer, what they could have said decides whether anything is known.
+    /// If nodes did not answer, all answers that they could have given decide whether the state is certain.
     #[test]
     fn what_is_said_is_certain_whatever_the_nodes_hold_that_did_not_answer() {
         let answers = [held(1, None), held(2, None), NodeState::Free, foreign(None)];
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Holders with these tokens and times, in slots that are given behind them.
+    /// Permits with these tokens, times and slots.
     fn permits(holders: &[(u8, u32, u16)]) -> NodeState {
         let one = |&(token, left, slot)| (holder(token, ValueRole::Permit(slot)), left * MS);
         NodeState::Permits {
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Who has it, and for how many milliseconds.
+    /// The state as text: the holders, and for how many milliseconds each has the lock.
     fn said(nodes: &[NodeState]) -> String {
         let state = state(nodes);
         let holder = |(holder, left): (&Holder, Option<Duration>)| format!("{holder} {left:?}");
@@ -361,7 +361,7 @@ mod tests {
                 vec![permits(&both), permits(&both[..1]), failed()],
                 "permits: 01010101 in slot 0 Some(9ms)",
             ),
-            // Two of three nodes, but not of one slot.
+            // Two of three nodes, but not for one slot.
             (
                 vec![
                     permits(&[(1, 9, 0)]),
@@ -397,7 +397,7 @@ mod tests {
         ];
         let expected = "readers: 02020202 reading Some(8ms), 01010101 reading Some(4ms)";
         assert_eq!(said(&nodes), expected);
-        // On the one node that is not free any more when another is.
+        // A majority is free once the second node is.
         let nodes = [
             readers(&[(1, 4), (2, 9)]),
             held(3, Some(6)),

@@ -1,5 +1,5 @@
-//! The model of a server (`testing::server`), and a real one: random sequences of the crate's commands and of foreign ones, for
-//! which both must give the same replies, publish the same messages and keep the same keys, byte for byte.
+//! The model of a server (`testing::server`), and a real one: random sequences of the crate's commands and of foreign
+//! ones, for which both must give the same replies, publish the same messages and keep the same keys, byte for byte.
 //!
 //! ```text
 //! cargo test --lib differential                                          a short run, and the mutated scripts
@@ -7,14 +7,15 @@
 //! DIFF_SECONDS=600 REDIS_SERVER=valkey-server cargo test --lib differential
 //! ```
 //!
-//! It needs Redis 7 or later, or Valkey. (On a replica, scripts of Redis 6 read keys that have expired.)
+//! This test needs Redis 7 or later, or Valkey. (On a replica, scripts of Redis 6 read keys that have expired.)
 //!
-//! Time passes as it does: ttls of a few milliseconds end between two commands or in the middle of one. The model is
-//! told the server's time, which is asked for before and after each command. If it shows the same millisecond twice, all
-//! times are known exactly, and so is every reply. Otherwise the command is not judged, and the model takes over the
-//! server's keys. So it is in the last millisecond of a key: Redis 8 may delete it at the beginning of that or at its end.
+//! Time passes in real time: ttls of a few milliseconds end between two commands or in the middle of one. The model
+//! gets the server's time, which is asked for before and after each command. If both are in the same millisecond, all
+//! times are exact, and so is every reply. Otherwise the command is not judged, and the model takes over the server's
+//! keys. The same happens in the last millisecond of a key: Redis 8 may delete it at the beginning of that or at its
+//! end.
 //!
-//! A seed gives the same commands again, at other times; a failure prints what led to it.
+//! A seed gives the same commands again, at other times; a failure prints the commands that led to it.
 
 mod commands;
 mod faults;
@@ -37,7 +38,7 @@ use crate::values::clock;
 /// The model's connections.
 const LINE: u64 = 0;
 const SUBSCRIPTION: u64 = 1;
-/// What locks on two resources consist of.
+/// The keys that locks on two resources consist of.
 const NAMES: [&str; 10] = [
     "a",
     "{a}:w",
@@ -51,7 +52,7 @@ const NAMES: [&str; 10] = [
     "b}::ww",
 ];
 const CHANNELS: u64 = 3;
-/// All of these keys: type, ttl, and what is in it, with the number of items before it.
+/// All of these keys: type, ttl, and content, with the number of items before it.
 const DUMP: &str = "
     local all = {}
     for _, name in ipairs(KEYS) do
@@ -86,8 +87,8 @@ fn words(reply: Reply) -> Vec<Vec<u8>> {
     items.into_iter().map(word).collect()
 }
 
-/// Without what differs between versions: of an error in a script its place, and how it is introduced; and what follows
-/// the code where a command is not permitted, or a script is not known.
+/// A reply without the parts that differ between versions: the place of an error in a script, and how it is introduced;
+/// and the text after the code if a command is not permitted, or a script is missing.
 fn comparable(reply: &[u8]) -> Vec<u8> {
     let said = String::from_utf8_lossy(reply);
     if !said.starts_with('-') {
@@ -125,7 +126,7 @@ struct Pair {
     server: Server,
     line: Line,
     subscription: Line,
-    /// What is wrong with the server's scripts.
+    /// The fault in the server's scripts.
     fault: Option<Fault>,
     model: model::Server,
     /// The channels to which the subscription has subscribed.
@@ -174,7 +175,7 @@ impl Pair {
         self.fault.as_ref().filter(|fault| fault.is_aimed_at)
     }
 
-    /// From nothing.
+    /// Runs a sequence, from empty servers.
     fn sequence(&mut self, seed: u64) -> Result<(), String> {
         self.random = Random(seed);
         self.shared = match self.aims_at() {
@@ -198,7 +199,7 @@ impl Pair {
     fn step(&mut self) -> Result<(), String> {
         match self.random.below(100) {
             0..3 => {
-                // Mostly it refuses nothing. (Of two reasons versions name different ones.)
+                // Mostly the server refuses nothing. (Of two reasons versions name different ones.)
                 let which = self.random.below(10);
                 let mood = Mood {
                     read_only: which == 0,
@@ -306,7 +307,7 @@ impl Pair {
         self.hears(&expected)
     }
 
-    /// These messages have come to the subscription, and nothing else.
+    /// Checks that these messages have arrived at the subscription, and nothing else.
     fn hears(&mut self, expected: &[u8]) -> Result<(), String> {
         let heard = self.drain();
         match heard == expected {
@@ -315,13 +316,13 @@ impl Pair {
         }
     }
 
-    /// What has come to the subscription.
+    /// The messages that have arrived at the subscription.
     fn drain(&mut self) -> Vec<u8> {
         self.subscription.send(&packed(&[b"PING", b"end"]));
         let mut heard = Vec::new();
         loop {
             let (bytes, reply) = self.subscription.reply();
-            // Its form depends on whether there are subscriptions.
+            // The form of the reply to PING depends on whether there are subscriptions.
             let end = || Reply::Bulk(b"end".to_vec());
             if reply == end()
                 || matches!(reply, Reply::Array(items) if items.last() == Some(&end()))
@@ -332,7 +333,7 @@ impl Pair {
         }
     }
 
-    /// One command on both.
+    /// Sends one command to both, and compares.
     fn judge(&mut self, bytes: &[u8]) -> Result<(), String> {
         let (args, _) = parse(bytes).unwrap();
         let sent = match &self.fault {
@@ -371,7 +372,7 @@ impl Pair {
         self.hears(&messages)
     }
 
-    /// What the model writes to its two connections.
+    /// The bytes that the model writes to its two connections.
     fn ask_model(&mut self, connection: u64, bytes: &[u8], time: u64) -> [Vec<u8>; 2] {
         let mut replies = Replies::new();
         assert!(self.model.receive(connection, bytes, time, &mut replies));
@@ -396,7 +397,7 @@ impl Pair {
         (before, said, keys)
     }
 
-    /// The model's keys, as the server's are shown.
+    /// The model's keys, in the form of the server's.
     fn keys(&self, time: u64) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = Vec::new();
         for name in NAMES {
@@ -428,7 +429,7 @@ impl Pair {
     fn take_over(&mut self) {
         let keys = loop {
             let (before, _, keys) = self.ask_server(b"");
-            // What is left is counted from a millisecond that is known.
+            // The rest of a ttl is counted from a known millisecond.
             if before / 1000 == self.time / 1000 {
                 break keys;
             }
@@ -510,7 +511,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 impl Pair {
-    /// The first difference that is found within that time, and its seed.
+    /// The first difference that is found within `time`, and its seed.
     fn search(&mut self, time: Duration) -> Option<String> {
         let end = clock::instant() + time;
         let mut seed = number("DIFF_SEED", 0);
@@ -541,7 +542,7 @@ fn differential_model_and_server_do_the_same() {
     if let Some(what) = found {
         panic!("{what}");
     }
-    // Else the machine is too slow to show anything.
+    // Otherwise the machine is too slow to show anything.
     assert!(
         judged > 100 && judged > not_judged,
         "{judged}, {not_judged}"

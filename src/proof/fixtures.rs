@@ -32,7 +32,7 @@ pub(crate) fn key(resource: &[u8]) -> Key {
     Key::new(Arc::from(resource), token(), None)
 }
 
-/// Granted by the first nodes.
+/// An answer in which the first nodes granted.
 pub(crate) fn answer(outcome: Outcome, granted: usize, begun: Point) -> Answer {
     Answer {
         outcome,

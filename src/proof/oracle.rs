@@ -1,15 +1,17 @@
 //! Schedules of the model (`tests/model`), carried out by the real code.
 //!
-//! The model knows the rules and nothing of the code; the code might follow other ones. Here both do the same: the model draws
-//! what happens around the clients (messages arrive, time passes, nodes restart, programs ask and release), and the real
-//! [`Core`] and [`Attempt`] go through it, with servers from `testing`. What a client does by itself, the code decides: when it
-//! holds, and when it gives up. After each step the model must allow that, and both must have the same keys on the same nodes
-//! and the same clients that believe to hold. And where the model lets a client hold, the code must have it hold at once.
+//! The model has the rules and nothing of the code; the code might follow other ones. Here both do the same: the model
+//! draws the events around the clients (messages arrive, time passes, nodes restart, programs ask and release), and the
+//! real [`Core`] and [`Attempt`] go through them, with servers from `testing`. The code decides what a client does by
+//! itself: when it holds, and when it gives up. After each step the model must allow that, and both must have the same
+//! keys on the same nodes and the same clients that believe to hold. And if the model lets a client hold, the code must
+//! have it hold at once.
 //!
-//! It is a unit test, since the core is no part of the interface; the rules of the worlds are the model's own files. Only what
-//! the code can do is drawn: it writes no release to a node that has denied, and sends nothing over a second connection.
+//! This is a unit test, since the core is no part of the interface; the rules of the worlds are the model's own files.
+//! Only steps that the code can take are drawn: it writes no release to a node that has denied, and sends nothing over
+//! a second connection.
 //!
-//! A tick is so long that all that happens between two ticks takes no time beside it.
+//! A tick is so long that everything that happens between two ticks takes no time beside it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -54,15 +56,16 @@ use crate::values::token::Token;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 2;
-/// The unit of ttls, and what passes between two ticks: a little more, so that a lock that ends with a tick has ended then.
+/// The unit of ttls, and the time between two ticks: a little more, so that a lock that ends with a tick has ended
+/// then.
 const UNIT: Duration = Duration::from_secs(100);
 const TICK: Duration = Duration::from_secs(110);
 /// No answer is too late for the code: the model's clients decide as late as they like.
 const TIMEOUT: Duration = Duration::from_secs(1_000_000);
-/// What a schedule lasts.
+/// The number of steps in a schedule.
 const STEPS: usize = 60;
 const SCHEDULES: u64 = 150;
-/// Who waits for an answer.
+/// The callers that wait for an answer.
 const TRY: u8 = 0;
 const OTHER: u8 = 1;
 
@@ -72,7 +75,7 @@ struct Server {
     run: usize,
 }
 
-/// A connection: commands on their way, and replies that have come.
+/// A connection: commands on their way, and replies that have arrived.
 #[derive(Default)]
 struct Connection {
     up: VecDeque<Vec<u8>>,
@@ -157,7 +160,7 @@ impl Real {
         later(self.base, self.t)
     }
 
-    /// Of a server, in microseconds since 1970.
+    /// The time of a server, in microseconds since 1970.
     fn time(&self) -> u64 {
         u64::try_from(self.t.as_micros()).unwrap()
     }
@@ -171,7 +174,7 @@ impl Real {
         self.drive(c);
     }
 
-    /// Until there is nothing more to do without a message or time.
+    /// Drives a client until there is nothing more to do without a message or time.
     fn drive(&mut self, c: usize) {
         self.clients[c].looks = 4;
         for _ in 0..1000 {
@@ -222,7 +225,7 @@ impl Real {
         }
     }
 
-    /// What has come from a node, if anything has.
+    /// Receives the bytes that have arrived from a node, if any.
     fn receive(&mut self, c: usize, node: usize, until: Instant) -> bool {
         let now = self.now().mono;
         let client = &mut self.clients[c];
@@ -239,8 +242,8 @@ impl Real {
         true
     }
 
-    /// What has come from the node that the leader reads from, or else from another one: it turns to that after a while. With
-    /// nothing from any node it still looks at some of them in vain.
+    /// Receives from the node that the leader reads from, or else from another one, to which it turns after a while. If
+    /// no node has sent anything, the leader still looks at some of them in vain.
     fn receive_any(&mut self, c: usize, node: usize, until: Instant) -> bool {
         let mut others = (0..NODES).filter(|other| !self.clients[c].workers[*other]);
         let has_answered = |other: &usize| !self.clients[c].connections[*other].down.is_empty();
@@ -327,7 +330,7 @@ impl Real {
         true
     }
 
-    /// What is about no lock is answered at once.
+    /// Answers at once any command that is about no lock.
     fn answer_pings(&mut self, c: usize, node: usize) -> bool {
         let next = self.clients[c].connections[node].up.front();
         let ping = next.is_some_and(|command| lock_command(command).is_none());
@@ -386,7 +389,7 @@ impl Real {
             let connection = &mut self.clients[c].connections[node];
             connection.up.clear();
             connection.closed = true;
-            // A program does something now and then, and finds out.
+            // A program does something now and then, and notices.
             self.submit(c, Op::ping(), OTHER);
         }
     }
@@ -412,7 +415,7 @@ impl Real {
     }
 }
 
-/// What the model calls a step.
+/// A step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
     Asks(usize),
@@ -423,7 +426,7 @@ enum Happens {
     Arrives(bool, usize, usize, bool),
     Tick,
     Restart(usize),
-    /// What the code does not do.
+    /// Steps that the code does not take.
     Other,
 }
 
@@ -451,7 +454,7 @@ fn happens(step: &str, attempts: usize) -> Happens {
     }
 }
 
-/// Both, side by side.
+/// The model and the code, side by side.
 struct Pair<'a> {
     world: &'a Lease,
     state: lease::State,
@@ -482,7 +485,7 @@ impl Pair<'_> {
         named.collect()
     }
 
-    /// Whether the code can have this happen now.
+    /// Whether the code can make this happen now.
     fn is_possible(&self, happens: Happens) -> bool {
         let client = |attempt: usize| attempt / self.world.sizes().0;
         match happens {
@@ -569,7 +572,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Releases of which the model knows nothing: a restart has lost them, and the code sends them again.
+    /// Releases that the model does not have: a restart has lost them, and the code sends them again.
     fn stray_releases(&mut self) {
         for c in 0..CLIENTS {
             for node in 0..NODES {
@@ -585,7 +588,7 @@ impl Pair<'_> {
         }
     }
 
-    /// What the clients have done by themselves the model must allow; and what it allows them to hold, they do.
+    /// Checks that the model allows everything the clients have done by themselves, and that they hold if it lets them.
     fn follow(&mut self) -> Result<(), String> {
         for c in 0..CLIENTS {
             let of = |attempt: usize| attempt / self.world.sizes().0 == c;

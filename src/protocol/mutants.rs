@@ -1,4 +1,4 @@
-//! The mutants: rules that can be broken on purpose, to show that the simulation would notice. The switches exist only in
+//! Mutants: rules that can be broken on purpose, to show that the simulation would notice. The switches exist only in
 //! tests.
 
 #[cfg(test)]
@@ -6,14 +6,14 @@ use std::cell::Cell;
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $name:ident: $rule:ident = $breaks:literal,)+) => {
-        /// What breaks one rule.
+        /// A way to break one rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(not(test), allow(dead_code))]
         pub(crate) enum Mutant {
             $($name,)+
         }
 
-        /// Each with the number of its rule, and how it breaks that.
+        /// Each mutant with the number of its rule, and how it breaks that rule.
         #[cfg(test)]
         pub(crate) const MUTANTS: &[(Mutant, &str, &str)] =
             &[$((Mutant::$name, stringify!($rule), $breaks),)+];
@@ -137,7 +137,7 @@ mutants! {
     RefusalIsNoAnswer: R43 = "a server that may name another master does not count where others name one",
     MinorityNames: R43 = "a master is believed that few name",
     AnswerIsNew: R43 = "an answer counts from a later question than its own",
-    // Found only where a server reads one write in a turn, as it does over TLS.
+    // Found only if a server reads one write in a turn, which it does over TLS.
     PingCountsManyWrites: R8 = "over TLS, a ping stands for many writes",
 }
 

@@ -1,5 +1,5 @@
-//! The URL of a Redis Cluster: `redis+cluster://[user:password@]host[:6379][,host…][/database]`. As in `url`, no text here
-//! repeats anything in which a password could stand.
+//! The URL of a Redis Cluster: `redis+cluster://[user:password@]host[:6379][,host…][/database]`. No text here, nor in
+//! `url`, repeats anything that could contain a password.
 
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
@@ -13,11 +13,11 @@ const SCHEME: Scheme = Scheme {
     path: ("", ""),
 };
 
-/// The cluster that a URL names; `None`: its scheme is another.
+/// The cluster that a URL names; `None` if the scheme is another.
 ///
 /// # Errors
 ///
-/// What it should be.
+/// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
     let parts = Parts::of(url, &SCHEME)?;
     let cluster = parts.and_then(|parts| cluster(&parts));
@@ -33,7 +33,7 @@ fn cluster(parts: &Parts<'_>) -> Result<NodeAddress, String> {
     }
     let login = parts.login()?;
     let seeds = parts.hosts(&more, &login)?;
-    // Most servers have no other than 0 in a cluster: they refuse it themselves.
+    // Most servers have only database 0 in a cluster, and refuse others themselves.
     let Some(database) = database(parts.path) else {
         let right = parts.right_form();
         return Err(format!(
@@ -91,7 +91,7 @@ mod tests {
             assert!(address.set().is_none());
             let seeds = address.cluster().unwrap();
             assert_eq!(seeds[0].addr(), address.info().addr());
-            // The map is asked for in none.
+            // No database is selected to read the cluster's map.
             assert!(seeds.iter().all(|seed| seed.redis_settings().db() == 0));
         }
         for url in [

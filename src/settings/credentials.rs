@@ -25,7 +25,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of the user `default`.
+    /// Credentials of the user `default`.
     pub fn new(password: impl Into<String>) -> Credentials {
         Credentials {
             user: None,
@@ -33,14 +33,14 @@ impl Credentials {
         }
     }
 
-    /// Those of another user, from Redis 6 on.
+    /// Credentials of another user, from Redis 6 on.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>) -> Credentials {
         self.user = Some(name.into().into());
         self
     }
 
-    /// Those of a URL, if it has a password.
+    /// The credentials in a URL, if it has a password.
     pub(crate) fn of(settings: &RedisConnectionInfo) -> Option<Credentials> {
         Some(Credentials {
             user: settings.username().map(Arc::from),
@@ -49,7 +49,7 @@ impl Credentials {
     }
 }
 
-/// Neither the user nor the password.
+/// Shows neither the user nor the password.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").finish_non_exhaustive()
@@ -72,7 +72,7 @@ impl AskCredentials {
 
     /// Do not call this while a mutex is held, nor in the thread of an operation: it may take any time, and take locks.
     pub(crate) fn call(&self, node: &str) -> Result<Credentials, String> {
-        // What a panic leaves half done is the program's.
+        // State that a panic leaves half changed belongs to the program.
         let given = catch_unwind(AssertUnwindSafe(|| (self.0)(node)));
         let given = given.unwrap_or_else(|_| Err("the closure panicked".into()));
         given.map_err(|error| {
@@ -82,7 +82,7 @@ impl AskCredentials {
     }
 }
 
-/// Closures cannot be compared: it is the same one, or another.
+/// Closures cannot be compared: equal means the same closure.
 impl PartialEq for AskCredentials {
     fn eq(&self, other: &AskCredentials) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,4 +1,4 @@
-//! What [`Redlock::new`](crate::Redlock::new) takes for nodes.
+//! Conversions of URLs and other values into the nodes of [`Redlock::new`](crate::Redlock::new).
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
@@ -6,24 +6,26 @@ use crate::settings::node_address::NodeAddress;
 use crate::settings::{cluster_url, sentinel_url, url};
 use crate::values::config_error::ConfigError;
 
-/// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a host and
-/// a port, or a [`NodeAddress`]. It cannot be implemented outside this crate.
+/// A value that names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a
+/// host and a port, or a [`NodeAddress`]. This trait cannot be implemented outside this crate.
 ///
-/// A URL names a server (`redis://`, `rediss://`, `unix://`), the master of a set that sentinels watch, or a Redis Cluster:
+/// A URL names a server (`redis://`, `rediss://`, `unix://`), the master of a set that sentinels watch, or a Redis
+/// Cluster:
 ///
-/// - `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to servers
-///   and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
+/// - `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to
+///   servers and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
 ///   `sentinel_password` are for the sentinels.
-/// - `redis+cluster://[user:password@]host[:6379][,host…][/database]`, with `rediss+cluster` for TLS. The hosts are some of
-///   its servers, which name the others; user and password are those of all.
+/// - `redis+cluster://[user:password@]host[:6379][,host…][/database]`, with `rediss+cluster` for TLS. The hosts are
+///   some of its servers, which name the others; user and password are those of all.
 ///
 /// The URLs of Lettuce, fred and others for these two are taken, too.
 ///
-/// A URL with another parameter or fragment than those that are written here, in [Choosing the
-/// nodes](crate::guide::operations#choosing-the-nodes) and in [TLS](crate::guide::tls) is refused: `?db=3` names no database.
+/// A URL with a parameter or fragment other than those described here, in [Choosing the
+/// nodes](crate::guide::operations#choosing-the-nodes) and in [TLS](crate::guide::tls) is refused: `?db=3` names no
+/// database.
 ///
-/// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
-/// `%3F` for `?` and `%40` for `@`.
+/// In a URL, user and password are percent-encoded: `%23` for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`, `%3F`
+/// for `?` and `%40` for `@`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` names no node",
     note = "give a URL such as \"redis://10.0.0.1\", or a `redis::ConnectionInfo`"
@@ -33,7 +35,7 @@ pub trait IntoNode: sealed::Node {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and how it is written. The text repeats no part of a URL in which a password could stand.
+    /// The mistake, and how to write it correctly. The text repeats no part of a URL that could contain a password.
     ///
     /// # Example
     ///

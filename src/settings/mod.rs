@@ -5,8 +5,8 @@
 //! - `credentials`: passwords that change
 //! - `tls`: certificates, keys and names for TLS
 //! - `options`: times, limits and everything else that can be set
-//! - `url`: the URL of a server (`url_parameters`: its parameters, and those that are refused; `url_parts`: the parts that URLs
-//!   with several hosts share)
+//! - `url`: the URL of a server (`url_parameters`: its parameters, and those that are refused; `url_parts`: the parts
+//!   that URLs with several hosts share)
 //! - `sentinel_url`, `cluster_url`: the URLs of a set that sentinels watch, and of a Redis Cluster
 //! - `node_address`: the address of a node
 //! - `into_node`: conversions into node addresses

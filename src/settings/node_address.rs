@@ -1,4 +1,4 @@
-//! Where a node is: a server, what the sentinels of a set name, or a Redis Cluster.
+//! Where a node is: a server, the master that the sentinels of a set name, or a Redis Cluster.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::errors::text;
 
-/// Where a node is, and how it is logged in to: what [`IntoNode`](crate::IntoNode) makes of a URL. It is shown without user
-/// and password.
+/// Where a node is, and how to log in to it: the result of [`IntoNode`](crate::IntoNode) for a URL. `Display` and
+/// `Debug` show neither user nor password.
 #[derive(Clone)]
 pub struct NodeAddress {
-    /// How its servers are logged in to, with the address of the server, of the first sentinel, or of the first seed.
+    /// How to log in to its servers, with the address of the server, of the first sentinel, or of the first seed.
     info: ConnectionInfo,
     deployment: Deployment,
 }
 
-/// What a URL names.
+/// The kind of deployment that a URL names.
 #[derive(Clone)]
 enum Deployment {
     Server,
     Set(Set),
-    /// Its seeds: servers that are asked which others there are.
+    /// The seeds: servers that are asked for the other servers.
     Cluster(Vec<ConnectionInfo>),
 }
 
@@ -28,7 +28,7 @@ enum Deployment {
 #[derive(Clone)]
 pub(crate) struct Set {
     pub(crate) name: String,
-    /// With what they are logged in to.
+    /// The sentinels, each with its login.
     pub(crate) sentinels: Vec<ConnectionInfo>,
 }
 
@@ -40,12 +40,12 @@ impl NodeAddress {
         }
     }
 
-    /// `info`: of its servers. At least one sentinel.
+    /// A set with at least one sentinel. `info` is for its servers.
     pub(crate) fn of_set(info: ConnectionInfo, set: Set) -> NodeAddress {
         NodeAddress::of(info, Deployment::Set(set))
     }
 
-    /// `info`: of its servers, with the database. At least one seed, with what it is logged in to.
+    /// A cluster with at least one seed. `info` is for its servers, with the database; each seed has its own login.
     pub(crate) fn of_cluster(info: ConnectionInfo, seeds: Vec<ConnectionInfo>) -> NodeAddress {
         NodeAddress::of(info, Deployment::Cluster(seeds))
     }
@@ -70,7 +70,7 @@ impl NodeAddress {
         }
     }
 
-    /// The seeds of a Redis Cluster, with what they are logged in to, without a database. At least one.
+    /// The seeds of a Redis Cluster (at least one), each with its login and without a database.
     pub(crate) fn cluster(&self) -> Option<&[ConnectionInfo]> {
         match &self.deployment {
             Deployment::Cluster(seeds) => Some(seeds),
@@ -78,23 +78,23 @@ impl NodeAddress {
         }
     }
 
-    /// How the server is reached; `None` where sentinels name it, and for a Redis Cluster, which has several.
+    /// How the server is reached; `None` if sentinels name it, and for a Redis Cluster, which has several.
     pub fn connection_info(&self) -> Option<&ConnectionInfo> {
         matches!(self.deployment, Deployment::Server).then_some(&self.info)
     }
 
-    /// Whether it is reached over TLS.
+    /// Whether the node is reached over TLS.
     pub fn is_over_tls(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
     }
 
-    /// Whether a password is given with it, for its servers or for its sentinels.
+    /// Whether the node has a password, for its servers or for its sentinels.
     pub fn has_password(&self) -> bool {
         let mut all = std::iter::once(&self.info).chain(self.deployment.hosts());
         all.any(|info| info.redis_settings().password().is_some())
     }
 
-    /// Whether its vote would count twice beside the other one's.
+    /// Whether this node's vote would count twice beside the other node's.
     pub(crate) fn is_same(&self, other: &NodeAddress) -> bool {
         let sorted = |node: &NodeAddress| {
             let mut addresses = node.deployment.addresses();
@@ -123,7 +123,7 @@ impl Deployment {
         }
     }
 
-    /// Of its hosts.
+    /// The addresses of the hosts.
     fn addresses(&self) -> Vec<String> {
         let addresses = self.hosts().iter();
         addresses.map(|info| text::address(info.addr())).collect()
@@ -142,7 +142,7 @@ impl fmt::Display for NodeAddress {
     }
 }
 
-/// As `Display`.
+/// Shows the same as `Display`.
 impl fmt::Debug for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

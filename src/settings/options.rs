@@ -32,7 +32,7 @@ pub struct Options {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_extensions: u32,
-    /// Zero: none, also where there would be one by default.
+    /// Zero: no guard, even if there would be one by default.
     pub(crate) restart_guard: Option<Duration>,
     pub(crate) fair: bool,
     pub(crate) label: Option<Label>,
@@ -65,10 +65,9 @@ impl Options {
         Options::default()
     }
 
-    /// How long [`Redlock::acquire`](crate::Redlock::acquire) may try in all. Zero means one
-    /// attempt, [`Duration::MAX`] for ever. It also bounds what is built on `acquire`, such as
-    /// [`with_lock`](crate::Redlock::with_lock), but not
-    /// [`acquire_while`](crate::Redlock::acquire_while), which waits until its closure returns false.
+    /// How long [`Redlock::acquire`](crate::Redlock::acquire) may try in all. Zero means one attempt, [`Duration::MAX`]
+    /// for ever. This also bounds everything built on `acquire`, such as [`with_lock`](crate::Redlock::with_lock), but
+    /// not [`acquire_while`](crate::Redlock::acquire_while), which waits until its closure returns false.
     ///
     /// Defaults to 10 s.
     #[must_use]
@@ -77,14 +76,14 @@ impl Options {
         self
     }
 
-    /// The bounds of the pause between two attempts, if nothing wakes the waiter sooner. It is drawn at random each
-    /// time, so that contenders that collided once do not collide again. `min` must not be larger than `max`.
+    /// The bounds of the pause between two attempts, if nothing wakes the waiter sooner. The pause is drawn at random
+    /// each time, so that contenders that collided once do not collide again. `min` must not be larger than `max`.
     ///
-    /// A release wakes the next waiter of the same process, or sends a message to one waiter of another process;
-    /// and waiters try again when the lock's ttl ends. So these pauses matter for locks of other libraries, for nodes
-    /// that are away or do not permit messages, and where a message was lost or went to a process that hangs. Where a
-    /// majority of the nodes can send the waiter messages, the pause doubles as long as the same holder has the lock,
-    /// up to 8 × `max` or 1 s, whichever is longer.
+    /// A release wakes the next waiter of the same process, or sends a message to one waiter of another process; and
+    /// waiters try again when the lock's ttl ends. So these pauses matter for locks of other libraries, for nodes that
+    /// are away or do not permit messages, and if a message was lost or went to a process that hangs. If a majority of
+    /// the nodes can send the waiter messages, the pause doubles as long as the same holder has the lock, up to 8 ×
+    /// `max` or 1 s, whichever is longer.
     ///
     /// Defaults to 50 ms and 250 ms.
     #[must_use]
@@ -121,9 +120,9 @@ impl Options {
         self
     }
 
-    /// How often one lock can be [extended](crate::Lock::extend) by hand. Without a bound, a holder that hangs
-    /// in a loop could keep a lock for ever; the Redlock specification asks for one. Zero: never. Automatic renewal
-    /// ([`Lock::keep_alive`](crate::Lock::keep_alive)) has a bound of its own.
+    /// How often one lock can be [extended](crate::Lock::extend) by hand. Without a bound, a holder that hangs in a
+    /// loop could keep a lock for ever; the Redlock specification asks for one. Zero: never. Automatic renewal
+    /// ([`Lock::keep_alive`](crate::Lock::keep_alive)) has its own bound.
     ///
     /// Defaults to 10.
     #[must_use]
@@ -132,26 +131,26 @@ impl Options {
         self
     }
 
-    /// Protects against nodes that were restarted without their data, and would grant locks that are still held:
-    /// a node gives no votes until its server has been up for `max_ttl`. The Redlock specification asks for
-    /// such a "delayed restart". Here the clients see to it; the nodes only have to permit `INFO`, and the key
-    /// `redlock:witness`. It also protects against [failovers](crate::guide::operations#failovers), `FLUSHALL`, and nodes that
-    /// evict keys.
+    /// Protects against nodes that were restarted without their data, and would grant locks that are still held: a node
+    /// gives no votes until its server has been up for `max_ttl`. The Redlock specification asks for such a "delayed
+    /// restart". Here the clients see to it; the nodes only have to permit `INFO`, and the key `redlock:witness`. The
+    /// guard also protects against [failovers](crate::guide::operations#failovers), `FLUSHALL`, and nodes that evict
+    /// keys.
     ///
     /// `max_ttl` is the longest ttl that *any* client uses on the same resources, extensions and renewals
     /// included, and all clients need this option with the same value. This client refuses longer ttls
     /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard for any node.
     ///
-    /// What it costs: a restarted node does not vote for `max_ttl` (at least 1 s) plus up to two seconds. While no
-    /// majority votes, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
-    /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) says for how long. So keep `max_ttl`
-    /// short, and restart nodes one by one. Nodes that write every command to a disk that survives
-    /// (`appendfsync always`) do not need it against restarts. It does not notice a virtual machine that was reset to a
-    /// snapshot.
+    /// The cost: a restarted node does not vote for `max_ttl` (at least 1 s) plus up to two seconds. While no majority
+    /// votes, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
+    /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) returns for how long. So keep `max_ttl` short, and
+    /// restart nodes one by one. Nodes that write every command to a disk that survives (`appendfsync always`) do not
+    /// need the guard against restarts. The guard does not notice a virtual machine that was reset to a snapshot.
     ///
-    /// Where [sentinels](crate::guide::deployments) name the master, and in a Redis Cluster, the default is a guard for ttls of up
-    /// to 30 s, with which longer ones are allowed; zero switches it off. For a server by itself it is no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
-    /// everything: with the guard, the first start of a deployment has to wait as well.
+    /// If [sentinels](crate::guide::deployments) name the master, and in a Redis Cluster, the default is a guard for
+    /// ttls of up to 30 s, with which longer ones are allowed; zero switches it off. For a single server the default is
+    /// no guard, because a node of a new deployment cannot be distinguished from one that has forgotten everything:
+    /// with the guard, the first start of a deployment has to wait as well.
     ///
     /// ```
     /// use std::time::Duration;
@@ -167,26 +166,26 @@ impl Options {
         self
     }
 
-    /// Whether a lock goes to the waiter that has waited longest, across processes. All clients that use the same resources
-    /// should set the same value: clients without the option go before those with it.
+    /// Whether a lock goes to the waiter that has waited longest, across processes. All clients that use the same
+    /// resources should set the same value: clients without the option go before those with it.
     ///
     /// Among fair waiters, the one that has waited longest gets the lock, if it is alive and takes its turn. Its
     /// arrival is measured, with one node, by that node's clock, to a round trip; with several nodes, by the hosts'
-    /// clocks, whose difference counts up to one second. There is no order where nodes cannot send messages to the
-    /// waiters (to a user without channels). A turn is the time for which a free lock is reserved for one
-    /// waiter: 4 × [`node_timeout`](Options::node_timeout), at least 250 ms and at most 1 s. A waiter that was killed
-    /// is skipped. One that hangs costs the others its turn and a pause of at most the same length. No waiter leaves a
-    /// free lock to others for more than four turns. Mutual exclusion never depends on any of this.
+    /// clocks, whose difference counts up to one second. There is no order if nodes cannot send messages to the waiters
+    /// (to a user without channels). A turn is the time for which a free lock is reserved for one waiter: 4 ×
+    /// [`node_timeout`](Options::node_timeout), at least 250 ms and at most 1 s. A waiter that was killed is skipped.
+    /// One that hangs costs the others its turn and a pause of at most the same length. No waiter leaves a free lock to
+    /// others for more than four turns. Mutual exclusion never depends on any of this.
     ///
     /// Strict first come, first served is impossible over several independent nodes. Each node sees arrivals in
     /// its own order, and cannot ask the others. Two waiters that are each first on some of the nodes would both
     /// wait for a majority for ever; so turns must end.
     ///
-    /// What it costs: each acquisition runs a script that takes 5–7 µs of a node's time, in place of a `SET` that
-    /// takes less than one. A thread never hands a lock directly to another thread of the same process: each release
-    /// sends a message to one waiter, which takes one more round trip. So leave it off where throughput matters, or
-    /// where waits are short. [`try_acquire`](crate::Redlock::try_acquire) also returns `None` for a free lock that
-    /// is reserved for a waiter. Needs Redis 5.
+    /// The cost: each acquisition runs a script that takes 5–7 µs of a node's time, in place of a `SET` that takes less
+    /// than one. A thread never hands a lock directly to another thread of the same process: each release sends a
+    /// message to one waiter, which takes one more round trip. So leave this option off if throughput matters, or if
+    /// waits are short. [`try_acquire`](crate::Redlock::try_acquire) also returns `None` for a free lock that is
+    /// reserved for a waiter. Needs Redis 5.
     ///
     /// Defaults to false.
     ///
@@ -203,14 +202,16 @@ impl Options {
         self
     }
 
-    /// A text that tells people which program holds a lock: `redlock list` and [`Redlock::inspect`](crate::Redlock::inspect)
-    /// show it ([`Holder::label`](crate::Holder::label)). A host and a process id, such as `web-3:4711`, are enough.
-    /// All users of the nodes that may read the keys can read it, so it must not be a secret.
+    /// A text that shows people which program holds a lock: `redlock list` and
+    /// [`Redlock::inspect`](crate::Redlock::inspect) show it ([`Holder::label`](crate::Holder::label)). A host and a
+    /// process id, such as `web-3:4711`, are enough. All users of the nodes that may read the keys can read it, so it
+    /// must not be a secret.
     ///
-    /// It is stored after the token in the value of the lock's key, and has no effect on locking: clients with
+    /// The label is stored after the token in the value of the lock's key, and has no effect on locking: clients with
     /// the same label, different labels or none exclude each other as always.
     ///
-    /// At most 64 bytes of printable text: no control characters, and no invisible ones. Defaults to the empty text: no label.
+    /// At most 64 bytes of printable text: no control characters, and no invisible ones. Defaults to the empty text: no
+    /// label.
     ///
     /// ```
     /// use redlock_sync::{Options, Redlock};
@@ -234,15 +235,15 @@ impl Options {
         self
     }
 
-    /// What stands before the name of each lock on the nodes, in its keys and in the names of channels: so that all programs
+    /// The prefix of the name of each lock on the nodes, in its keys and in the names of channels: so that all programs
     /// of a team keep to the patterns that its user is permitted, and teams that share nodes do not meet. Programs that
     /// use the same locks need the same prefix.
     ///
-    /// Every name that is given to this crate, and every name that it gives, is without the prefix: resources, errors, log
-    /// lines, events, and what [`list`](crate::Redlock::list) shows, which looks at no other keys.
-    /// The key is the prefix and the name, and the [keys beside it](crate::guide::operations#names-of-keys) follow from
-    /// that, so another program reaches the lock `nightly` of the prefix `team:` as `team:nightly`. For that prefix a user
-    /// needs the patterns `~team:*`, `~{team:*` and `&team:*`; for a prefix in braces, `{team}:`, only `~{team}:*` and
+    /// Every name that is given to this crate, and every name that it gives, is without the prefix: resources, errors,
+    /// log lines, events, and what [`list`](crate::Redlock::list) shows, which looks at no other keys. The key is the
+    /// prefix and the name, and the [keys beside it](crate::guide::operations#names-of-keys) follow from that, so
+    /// another program reaches the lock `nightly` of the prefix `team:` as `team:nightly`. For that prefix a user needs
+    /// the patterns `~team:*`, `~{team:*` and `&team:*`; for a prefix in braces, `{team}:`, only `~{team}:*` and
     /// `&{team}:*`.
     ///
     /// At most 64 bytes of printable text without spaces. Another prefix means new connections. Empty by default.
@@ -261,26 +262,26 @@ impl Options {
         self
     }
 
-    /// A closure that gives the user and the password of each new connection, in place of those in the nodes' URLs: for
-    /// passwords that change while the program runs, and for tokens that expire. It is called with the node's
-    /// host and port, as in `10.0.0.1:6379` (or with the path of its Unix socket).
+    /// A closure that returns the user and the password of each new connection, in place of those in the nodes' URLs:
+    /// for passwords that change while the program runs, and for tokens that expire. The closure is called with the
+    /// node's host and port, as in `10.0.0.1:6379` (or with the path of its Unix socket).
     ///
-    /// A connection that is up is not logged in again; when it has ended, the next one asks the closure. A password that
-    /// a node refuses is not [permanent](crate::NodeErrors::is_permanent): operations wait for a better one. Neither is
-    /// an error or a panic of the closure. The error's text is shown in errors and in log lines, up to its 300th
-    /// character, so it must not contain a secret.
+    /// A connection that is up is not logged in again; when it has ended, the next one asks the closure. A password
+    /// that a node refuses is not [permanent](crate::NodeErrors::is_permanent): operations wait for a better one.
+    /// Neither is an error or a panic of the closure. The error's text is shown in errors and in log lines, up to its
+    /// 300th character, so it must not contain a secret.
     ///
     /// The closure is called in threads of this crate, for several nodes at a time, before each try to connect: for
     /// locks, for messages about releases, for [`inspect`](crate::Redlock::inspect) and
-    /// [`check`](crate::Redlock::check). A node that is away is tried again and again, so keep a token that is expensive
-    /// to get until it expires. The time that the closure takes is part of
-    /// [`connect_timeout`](Options::connect_timeout): what it gives later is of no use, and no operation waits for it
-    /// longer. The closure itself cannot be interrupted, and until it returns the node is not connected. A forked child
-    /// calls its own copy, so the closure should not depend on a thread of the parent, or on a mutex that one
-    /// may hold.
+    /// [`check`](crate::Redlock::check). A node that is away is tried again and again, so keep a token that is
+    /// expensive to get until it expires. The time that the closure takes is part of
+    /// [`connect_timeout`](Options::connect_timeout): credentials that it returns later are not used, and no operation
+    /// waits for it longer. The closure itself cannot be interrupted, and until it returns the node is not connected. A
+    /// forked child calls its own copy, so the closure should not depend on a thread of the parent, or on a mutex that
+    /// one may hold.
     ///
-    /// Options with a closure are equal only to their clones. Another closure means new connections. See
-    /// [passwords that change](crate::guide::operations#passwords-that-change). Defaults to what the URLs say.
+    /// Options with a closure are equal only to their clones. Another closure means new connections. See [passwords
+    /// that change](crate::guide::operations#passwords-that-change). Defaults to the credentials in the URLs.
     ///
     /// ```
     /// use redlock_sync::{Credentials, Options, Redlock};
@@ -304,7 +305,7 @@ impl Options {
         self
     }
 
-    /// The longest ttl that the restart guard was told, if it was.
+    /// The longest ttl given to the restart guard, if any.
     pub(crate) fn max_ttl(&self) -> Option<Duration> {
         self.restart_guard.filter(|max_ttl| !max_ttl.is_zero())
     }
@@ -338,7 +339,7 @@ impl Options {
         Ok(())
     }
 
-    /// Whether connections made under `other` serve as they are.
+    /// Whether connections made under `other` can be used unchanged.
     pub(crate) fn same_connections(&self, other: &Options) -> bool {
         self.node_timeout == other.node_timeout
             && self.connect_timeout == other.connect_timeout

@@ -1,5 +1,5 @@
-//! The URL of a set that sentinels watch: `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, in
-//! the forms of other clients, too. As in `url`, no text here repeats anything in which a password could stand.
+//! The URL of a set that sentinels watch: `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`,
+//! and the forms of other clients. No text here, nor in `url`, repeats anything that could contain a password.
 
 use crate::settings::node_address::{NodeAddress, Set};
 use crate::settings::url;
@@ -24,11 +24,11 @@ const USERS: [&str; 2] = ["sentinel_username", "sentinelUsername"];
 const PASSWORDS: [&str; 2] = ["sentinel_password", "sentinelPassword"];
 const KNOWN: &str = "sentinel_username and sentinel_password are";
 
-/// The set that a URL names; `None`: its scheme is another.
+/// The set that a URL names; `None` if the scheme is another.
 ///
 /// # Errors
 ///
-/// What it should be.
+/// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
     let parts = Parts::of(url, &SCHEME)?;
     let set = parts.and_then(|parts| set(&parts));
@@ -40,7 +40,7 @@ fn set(parts: &Parts<'_>) -> Result<NodeAddress, String> {
     let settings = login(&parameters.user, &parameters.password);
     let sentinels = parts.hosts(&parameters.hosts, &settings)?;
     let (name, database) = name_and_database(parts, parameters.name)?;
-    // A `/` of a password has ended the host, and its `@` was encoded.
+    // An unencoded `/` of a password has ended the host, and its `@` was encoded.
     if name.contains(['@', '＠']) {
         return Err(url::ENCODED.into());
     }
@@ -73,7 +73,7 @@ impl Parameters {
             Ok(())
         })?;
         if !parts.fragment.is_empty() {
-            // It may be the rest of a password.
+            // The fragment may be the rest of a password.
             if !found.password.is_empty() {
                 return Err(url::ENCODED.into());
             }
@@ -96,7 +96,7 @@ impl Parameters {
     }
 }
 
-/// Two values for the same are one too many.
+/// Refuses two values for one thing.
 fn once(found: &mut String, key: &str, value: String) -> Result<(), String> {
     match std::mem::replace(found, value).is_empty() {
         true => Ok(()),
@@ -104,7 +104,7 @@ fn once(found: &mut String, key: &str, value: String) -> Result<(), String> {
     }
 }
 
-/// `named`: by a parameter or by the fragment.
+/// The master's name and the database. `named`: the name from a parameter or from the fragment.
 fn name_and_database(parts: &Parts<'_>, named: Option<String>) -> Result<(String, i64), String> {
     let right = parts.right_form();
     let no_name = || format!("it has no name of a master: write {right}");

@@ -1,4 +1,4 @@
-//! What a program says of TLS.
+//! The TLS settings of a program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Tls {
         Tls::default()
     }
 
-    /// The certificates of the CAs that are trusted, in PEM, all in one text. Those of the operating system no
-    /// longer are.
+    /// The certificates of the trusted CAs, in PEM, all in one text. Those of the operating system are then no longer
+    /// trusted.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Tls {
         self.roots = Some(pem.as_ref().into());
@@ -66,7 +66,7 @@ impl Tls {
     }
 }
 
-/// Without the certificates and the key.
+/// Shows neither the certificates nor the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")

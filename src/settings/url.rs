@@ -1,5 +1,5 @@
-//! The URL of a node, and what is wrong with it. A password may stand anywhere in what is no URL, so no text here repeats
-//! any of it but IP addresses.
+//! The URL of a node, and what is wrong with it. A text that is not a URL may have a password anywhere, so no text here
+//! repeats any of it except IP addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -32,7 +32,7 @@ pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 
 ///
 /// # Errors
 ///
-/// What it should be.
+/// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
     match url.into_connection_info() {
         Err(error) => Err(ConfigError::new(right_form(url, &error.to_string()))),
@@ -44,7 +44,7 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
     }
 }
 
-/// Why a URL is refused of which the redis crate would leave out a part without a word: another database, say, or a user.
+/// Why a URL is refused from which the redis crate would silently drop a part: another database, say, or a user.
 fn not_obeyed(url: &str) -> Option<String> {
     let (scheme, rest) = split_scheme(url.trim());
     let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
@@ -92,7 +92,7 @@ fn right_of_path() -> Right {
 }
 
 /// The node, if its address can be one: the redis crate takes nearly anything for a host, such as `a,b`, or a part of a
-/// URL with its password. It must not be shown then.
+/// URL with its password. Such a host must not be shown.
 pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     match odd(info.addr()) {
         Some(reason) => Err(ConfigError::new(reason)),
@@ -116,8 +116,8 @@ fn odd(address: &ConnectionAddr) -> Option<&'static str> {
     }
 }
 
-/// The name of a host, or an address, perhaps with its zone. (The redis crate writes international names as no name server
-/// knows them, unless they are given as punycode.)
+/// Whether the text is a host name, or an address, perhaps with its zone. (The redis crate writes international names
+/// in a form that no name server has, unless they are given as punycode.)
 pub(crate) fn is_host(host: &str) -> bool {
     let (address, zone) = host.split_once('%').unwrap_or((host, "none"));
     is_name(host) || is_name(zone) && address.parse::<Ipv6Addr>().is_ok()
@@ -137,7 +137,7 @@ pub(crate) fn is_torn(url: &str) -> bool {
 
 // ---- the right form
 
-/// What it should be.
+/// Why the URL is refused, and its right form.
 fn right_form(url: &str, error: &str) -> String {
     let place = url.trim();
     let place = place.split(['?', '#']).next().unwrap_or_default();
@@ -226,7 +226,7 @@ fn without_scheme(place: &str, authority: &str) -> String {
     }
 }
 
-/// The redis crate's text without the name of its class, and without the value.
+/// The redis crate's text without its error class, and without the value.
 pub(crate) fn reason(error: &str) -> &str {
     error.split(" - ").next().unwrap_or(error)
 }
@@ -237,14 +237,14 @@ fn is_separator(c: char) -> bool {
     c == ',' || c == ';' || c.is_whitespace()
 }
 
-/// Before `://`.
+/// The scheme: the text before `://`.
 fn scheme(url: &str) -> Option<&str> {
     let (scheme, _) = url.trim_start().split_once("://")?;
     let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     (!scheme.is_empty() && scheme.len() <= 24 && scheme.chars().all(is_part)).then_some(scheme)
 }
 
-/// The scheme with its `://`, and what follows.
+/// The scheme with its `://`, and the rest.
 fn split_scheme(url: &str) -> (&str, &str) {
     match (scheme(url), url.find("://")) {
         (Some(_), Some(at)) => url.split_at(at + 3),
@@ -261,13 +261,13 @@ fn is_port(text: &str) -> bool {
     text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// With or without a port.
+/// Whether it is an IPv4 address, with or without a port.
 fn is_ipv4(authority: &str) -> bool {
     let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
     (host.parse::<Ipv4Addr>().is_ok() || host == "localhost") && is_port(port)
 }
 
-/// With or without brackets, with or without a port.
+/// Whether it is an IPv6 address, with or without brackets, with or without a port.
 pub(crate) fn is_ipv6(authority: &str) -> bool {
     let parses = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     match authority
@@ -279,7 +279,7 @@ pub(crate) fn is_ipv6(authority: &str) -> bool {
     }
 }
 
-/// An IPv6 address without brackets and the port behind it, where the two can be distinguished.
+/// An IPv6 address without brackets and the port behind it, if the two can be distinguished.
 fn with_port(authority: &str) -> Option<(&str, &str)> {
     let (address, port) = authority.rsplit_once(':')?;
     let long = port.len() >= 4 && is_port(port) && port != "0000";
@@ -519,7 +519,7 @@ mod tests {
         }
     }
 
-    /// What is shown of what is taken, and of what is not. (Behind an '@' is the host.)
+    /// The text shown for an accepted URL or for a refused one. (The host follows an '@'.)
     fn seen(url: &str) -> String {
         match parse(url) {
             Ok(_) if url.contains(['@', '?', '#']) => String::new(),
@@ -528,7 +528,7 @@ mod tests {
         }
     }
 
-    /// Wherever it stands, and whatever is in it.
+    /// Passwords in any place, with any characters.
     #[test]
     fn no_password_is_shown_wherever_it_stands() {
         let passwords = [

@@ -1,11 +1,12 @@
-//! The parameters behind the `?` of a URL, and what other clients write there. What cannot be obeyed is refused: a lock whose
-//! database was left out without a word would lie in another one. As in `url`, no text here repeats a value.
+//! The parameters behind the `?` of a URL, also in the forms of other clients. A parameter that cannot be obeyed is
+//! refused: a lock whose database was silently left out would lie in another one. No text here, nor in `url`, repeats a
+//! value.
 
-/// Where those things stand in a URL that other clients write as parameters.
+/// Where a URL has the things that other clients write as parameters.
 pub(crate) struct Right {
     pub(crate) database: String,
     pub(crate) login: String,
-    /// What there may be.
+    /// The parameters that are allowed.
     pub(crate) others: String,
 }
 
@@ -15,7 +16,7 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Why a query is refused that has other parameters than these, or one of them twice. `before`: what stands before the query.
+/// Why a query is refused: another parameter than these, or one of them twice. `before`: the URL before the query.
 pub(crate) fn refused(query: &str, known: &[&str], before: &str, right: &Right) -> Option<String> {
     let mut found = Vec::new();
     for (key, _) in pairs(query) {
@@ -30,7 +31,7 @@ pub(crate) fn refused(query: &str, known: &[&str], before: &str, right: &Right) 
     None
 }
 
-/// Of a known one.
+/// Why a known parameter is refused.
 pub(crate) fn twice(key: &str) -> String {
     format!("it has the parameter {key} twice: give it once")
 }
@@ -44,7 +45,7 @@ pub(crate) fn unknown(key: &str, around: (&str, &str), right: &Right) -> String 
     format!("{named}: {}", advice(key, right))
 }
 
-/// Why this text behind the `#` is refused, if it is what other clients write as a parameter.
+/// Why this text behind the `#` is refused, if other clients write it as a parameter.
 pub(crate) fn in_fragment(fragment: &str, right: &Right) -> Option<String> {
     let (key, _) = fragment.split_once('=')?;
     let named = match Topic::of(key) {
@@ -69,7 +70,7 @@ fn advice(key: &str, right: &Right) -> String {
     }
 }
 
-/// What a parameter of another client is about.
+/// The subject of another client's parameter.
 #[derive(Clone, Copy)]
 enum Topic {
     Database,
@@ -78,7 +79,7 @@ enum Topic {
     Tls,
 }
 
-/// Their names, without `_` and `-`.
+/// The names of each topic, without `_` and `-`.
 const TOPICS: [(Topic, &str); 4] = [
     (
         Topic::Database,

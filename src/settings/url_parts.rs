@@ -1,5 +1,5 @@
-//! What the URLs with several hosts have in common: those of sentinels and of clusters. As in `url`, no text here repeats
-//! anything in which a password could stand.
+//! The common parts of URLs with several hosts: those of sentinels and of clusters. No text here, nor in `url`, repeats
+//! anything that could contain a password.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
@@ -10,40 +10,40 @@ use crate::settings::url_parameters::{self, Right};
 const MAX_HOSTS: usize = 64;
 const MAX_LENGTH: usize = 16 * 1024;
 
-/// In what the URLs with several hosts differ.
+/// The differences between the URLs with several hosts.
 pub(crate) struct Scheme {
-    /// Behind `redis+`.
+    /// The word behind `redis+`.
     pub(crate) word: &'static str,
-    /// What its hosts are.
+    /// The name for its hosts.
     pub(crate) hosts: &'static str,
-    /// Of a host without one.
+    /// The port of a host without one.
     pub(crate) port: u16,
-    /// What stands behind the hosts where its right form is shown, and what that means.
+    /// The path that the right form shows behind the hosts, and its meaning.
     pub(crate) path: (&'static str, &'static str),
 }
 
 /// A URL with several hosts, taken apart.
 pub(crate) struct Parts<'a> {
     scheme: &'static Scheme,
-    /// As it was written.
+    /// The scheme as written.
     written: &'a str,
     secure: bool,
     insecure: bool,
     login: &'a str,
     hosts: &'a str,
-    /// Without its `/`.
+    /// The path without its `/`.
     pub(crate) path: &'a str,
     query: &'a str,
-    /// Without its `#`; empty where it is `#insecure`.
+    /// The fragment without its `#`; empty if it is `#insecure`.
     pub(crate) fragment: &'a str,
 }
 
 impl<'a> Parts<'a> {
-    /// `None`: its scheme is another.
+    /// Takes a URL apart; `None` if the scheme is another.
     ///
     /// # Errors
     ///
-    /// What it should be.
+    /// The reason, and the right form.
     pub(crate) fn of(url: &'a str, scheme: &'static Scheme) -> Option<Result<Parts<'a>, String>> {
         let url = url.trim();
         let (written, rest) = url.split_once("://")?;
@@ -123,7 +123,7 @@ impl<'a> Parts<'a> {
         format!("it has no host: write {}{meaning}", self.right_form())
     }
 
-    /// The hosts that the parameter `node` names. `other` takes the other ones, each with its value.
+    /// The hosts that the parameter `node` names. `other` takes the other parameters, each with its value.
     ///
     /// # Errors
     ///
@@ -142,13 +142,13 @@ impl<'a> Parts<'a> {
         Ok(hosts)
     }
 
-    /// Why a parameter is refused. `known`: which there are.
+    /// Why a parameter is refused. `known`: the parameters that exist.
     pub(crate) fn unknown(&self, key: &str, known: &str) -> String {
         let before = format!("{}@{}/{}", self.login, self.hosts, self.path);
         url_parameters::unknown(key, (&before, self.query), &self.right_parameters(known))
     }
 
-    /// Why what stands behind the `#` is refused, if it is what other clients write as a parameter.
+    /// Why the text behind the `#` is refused, if other clients write it as a parameter.
     pub(crate) fn in_fragment(&self, known: &str) -> Option<String> {
         url_parameters::in_fragment(self.fragment, &self.right_parameters(known))
     }
@@ -166,7 +166,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     ///
-    /// What they should be.
+    /// The reason, and the right form.
     pub(crate) fn hosts(
         &self,
         more: &[String],
@@ -239,14 +239,14 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     ///
-    /// They are not encoded.
+    /// User or password are not encoded.
     pub(crate) fn login(&self) -> Result<RedisConnectionInfo, String> {
         let (user, password) = self.login.split_once(':').unwrap_or((self.login, ""));
         Ok(login(&decoded(user)?, &decoded(password)?))
     }
 }
 
-/// What is empty is not given.
+/// The login. An empty text is not set.
 pub(crate) fn login(user: &str, password: &str) -> RedisConnectionInfo {
     let info = RedisConnectionInfo::default();
     let info = match user {
@@ -259,7 +259,7 @@ pub(crate) fn login(user: &str, password: &str) -> RedisConnectionInfo {
     }
 }
 
-/// The number of a database; 0 where there is none.
+/// The number of a database; 0 if there is none.
 pub(crate) fn database(text: &str) -> Option<i64> {
     match text {
         "" => Some(0),
@@ -267,11 +267,11 @@ pub(crate) fn database(text: &str) -> Option<i64> {
     }
 }
 
-/// Without percent-encoding.
+/// Decodes percent-encoding.
 ///
 /// # Errors
 ///
-/// It is not encoded.
+/// The text is not encoded.
 pub(crate) fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

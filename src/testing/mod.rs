@@ -1,8 +1,8 @@
 //! A node for unit tests, in the test's own process. It is no server: nothing but this crate may talk to it, and only
 //! tests should.
 //!
-//! With it, tests of code that uses locks need no Redis, take milliseconds, and decide what happens: which locks are taken,
-//! when a lock ends, which node is silent. (Feature `testing`; for a program's tests, the dev-dependency
+//! With it, tests of code that uses locks need no Redis, take milliseconds, and decide what happens: which locks are
+//! taken, when a lock ends, which node is silent. (Feature `testing`; for a program's tests, the dev-dependency
 //! `redlock-sync = { version = "0.1", features = ["testing"] }`.)
 //!
 //! A [`Node`] listens on a port of this machine, and understands what this crate sends: everything that is done with a
@@ -36,7 +36,8 @@
 //!
 //! The guide has [more](crate::guide::testing).
 
-// Files: `store` has the data and carries out commands, `server` is a server with its clock and connections, `node` its socket.
+// Files: `store` has the data and carries out commands, `server` is a server with its clock and connections, `node` its
+// socket.
 
 pub(crate) mod server;
 pub(crate) mod store;

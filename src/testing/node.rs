@@ -21,24 +21,24 @@ use crate::values::label::Label;
 use crate::values::sync::{lock, wait_for, wait_until};
 use crate::values::token::Token;
 
-/// More connections at a time are not accepted.
+/// The most connections at a time. More are not accepted.
 const MAX_CONNECTIONS: usize = 1000;
-/// A client that takes in nothing for this long is disconnected, and one for which more than this is to be written.
+/// A client is disconnected if it takes in nothing for this long, or if more than this is to be written to it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_OUTBOX: usize = 64 << 20;
 /// Replies are put together for one write until they are this long.
 const MAX_WRITE: usize = 64 << 10;
-/// After this time it is tried again to write to a client that does not take in what it is sent.
+/// How long until the next attempt to write to a client that does not take in what it is sent.
 const RETRY: Duration = Duration::from_millis(5);
 /// How long a thread sleeps when there is nothing to do.
 const LONG: Duration = Duration::from_secs(3600);
-/// A lock that is held until it is released.
+/// The longest time, such as that of a lock that is held until it is released.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A node in the test's own process, ended when it is dropped. See the [module](crate::testing).
 ///
-/// What a test does to it holds until the test does something else. All methods take effect before they return, and none
-/// of them waits for the code under test.
+/// Each change that a test makes to it lasts until the test makes another one. All methods take effect before they
+/// return, and none of them waits for the code under test.
 pub struct Node {
     shared: Arc<NodeShared>,
     address: SocketAddr,
@@ -48,14 +48,14 @@ pub struct Node {
 
 struct NodeShared {
     state: Mutex<NodeData>,
-    /// There is something to write, or something has been done to the node.
+    /// Notified when there is something to write, or something has been done to the node.
     changed: Condvar,
 }
 
 struct NodeData {
     server: Server,
     started: Point,
-    /// By how much its clock has been moved.
+    /// How far the node's clock has been moved.
     moved: Duration,
     mood: NodeMood,
     connections: BTreeMap<u64, Accepted>,
@@ -67,10 +67,10 @@ struct NodeData {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NodeMood {
     Normal,
-    /// It answers after this time.
+    /// The node answers after this time.
     Late(Duration),
     Silent,
-    /// It has no connections, and accepts none.
+    /// The node has no connections, and accepts none.
     Down,
 }
 
@@ -78,7 +78,7 @@ struct Accepted {
     stream: Arc<TcpStream>,
     /// Replies, and when they are due.
     outbox: VecDeque<(Instant, Vec<u8>)>,
-    /// Since when it has taken in nothing of what it was sent.
+    /// Since when the client has taken in nothing of what it was sent.
     stuck: Option<Instant>,
 }
 
@@ -107,7 +107,7 @@ impl Node {
             }),
             changed: Condvar::new(),
         });
-        // From here on it is ended by its drop.
+        // From here on the node is ended by its drop.
         let mut node = Node {
             shared: shared.clone(),
             address,
@@ -122,7 +122,7 @@ impl Node {
         Ok(node)
     }
 
-    /// For [`Redlock::new`](crate::Redlock::new).
+    /// The URL for [`Redlock::new`](crate::Redlock::new).
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -159,15 +159,15 @@ impl Node {
         locks.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// How many processes are in this node's queue for a lock. A [`Redlock`](crate::Redlock) that is made anew counts as a
-    /// process; its threads and clones count once.
+    /// How many processes are in this node's queue for a lock. A [`Redlock`](crate::Redlock) that is made anew counts
+    /// as a process; its threads and clones count once.
     pub fn waiting(&self, resource: impl AsRef<[u8]>) -> usize {
         let state = self.state();
         state.server.waiting(resource.as_ref(), state.time())
     }
 
     /// Another process holds the lock on this node from now on, for `ttl`, or until it is [released](Node::release)
-    /// ([`Duration::MAX`]). The label may be empty. Where the code under test holds the lock, it loses it.
+    /// ([`Duration::MAX`]). The label may be empty. If the code under test holds the lock, it loses it.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Node {
     ///
     /// # Example
     ///
-    /// What the code under test does if another process has the lock, and if that takes it away:
+    /// Test what the code does if another process has the lock, and if that takes it away:
     ///
     /// ```
     /// # use redlock_sync::testing::Node;
@@ -226,8 +226,8 @@ impl Node {
         })
     }
 
-    /// Denies everything: from now on each lock that is free when it is asked for is held by another process. Locks that
-    /// are held stay with their holders.
+    /// Denies everything: from now on each lock that is free when it is asked for is held by another process. Locks
+    /// that are held stay with their holders.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ impl Node {
 
     /// Moves the clock of this node forward: locks end without a wait.
     ///
-    /// Only this node's clock. The code under test relies on its own clock: there a lock remains valid until its own
-    /// deadline, and a call that asks the nodes fails with [`Error::Lost`].
+    /// Only this node's clock is moved. The code under test relies on its own clock: there a lock remains valid until
+    /// its own deadline, and a call that asks the nodes fails with [`Error::Lost`].
     ///
     /// # Example
     ///
@@ -282,7 +282,7 @@ impl Node {
         });
     }
 
-    /// Carries out everything at once, and answers this much later.
+    /// Carries out every command at once, and answers this much later.
     ///
     /// # Example
     ///
@@ -307,8 +307,8 @@ impl Node {
         self.be(NodeMood::Late(by.min(CENTURY)));
     }
 
-    /// Accepts connections, and does and answers nothing, like a process that has been stopped. What it is sent meanwhile
-    /// it carries out when it [recovers](Node::recover).
+    /// Accepts connections, and does and answers nothing, like a process that has been stopped. Commands that are sent
+    /// meanwhile are carried out when the node [recovers](Node::recover).
     pub fn be_silent(&self) {
         self.be(NodeMood::Silent);
     }
@@ -326,7 +326,7 @@ impl Node {
 
     /// A restart without data: closes all connections, and forgets all locks. Clients with the [restart
     /// guard](crate::Options::restart_guard) then do not count the votes of this node for a time, by their own clocks.
-    /// (One that is made after the clock of the node was [moved](Node::advance) by this time does.)
+    /// (A client that is made after the clock of the node was [moved](Node::advance) by this time does.)
     pub fn forget(&self) {
         self.change(|state, _| {
             state.close_all();
@@ -341,7 +341,7 @@ impl Node {
         self.be(NodeMood::Normal);
     }
 
-    /// What this node has been asked.
+    /// The numbers of requests that this node has received.
     pub fn requests(&self) -> Requests {
         self.state().server.requests
     }
@@ -385,7 +385,7 @@ impl Drop for Node {
             state.close_all();
             std::mem::take(&mut state.readers)
         });
-        // The thread that accepts looks up when there is something to accept. If that fails it ends with the process.
+        // The accepting thread looks up when there is something to accept. If that fails, it ends with the process.
         let acceptor = self.threads.split_off(self.threads.len().min(1));
         if TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT).is_ok() {
             acceptor.into_iter().for_each(join);
@@ -395,7 +395,7 @@ impl Drop for Node {
 }
 
 fn join(thread: JoinHandle<()>) {
-    // It does not panic; if it did, there would be nothing else to do.
+    // The thread does not panic; if it did, there would be nothing else to do.
     let _ = thread.join();
 }
 
@@ -409,7 +409,7 @@ fn micros_since_1970(point: Point) -> u64 {
 }
 
 impl NodeData {
-    /// By its own clock, which never goes back, in microseconds since 1970.
+    /// The time by the node's own clock, which never goes back, in microseconds since 1970.
     fn time(&self) -> u64 {
         let passed = clock::instant().saturating_duration_since(self.started.mono);
         let passed = passed.saturating_add(self.moved).as_micros();
@@ -419,7 +419,7 @@ impl NodeData {
     fn close(&mut self, connection: u64) {
         self.server.disconnect(connection);
         if let Some(closed) = self.connections.remove(&connection) {
-            // Its reader ends.
+            // The connection's reader ends.
             let _ = closed.stream.shutdown(Shutdown::Both);
         }
     }
@@ -442,7 +442,7 @@ impl NodeData {
         }
     }
 
-    /// How much of that was written to a client. The rest is written later, before all else.
+    /// Records how much of `bytes` was written to a client. The rest is written later, before all else.
     fn written(
         &mut self,
         number: u64,
@@ -477,7 +477,7 @@ impl NodeData {
         }
     }
 
-    /// What is to be written now, or until when there is nothing.
+    /// The next bytes to write, or until when there are none.
     fn next(&mut self, now: Instant) -> Result<(u64, Arc<TcpStream>, Vec<u8>), Instant> {
         let mut until = now + LONG;
         if self.mood == NodeMood::Silent {
@@ -513,7 +513,7 @@ fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     SockRef::from(stream).send_with_flags(bytes, FLAGS)
 }
 
-/// The same where the flags for that differ: it waits for as long as the socket's timeout.
+/// Writes without the flags for that, which differ on this system: waits for as long as the socket's timeout.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn write_at_once(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     io::Write::write(&mut stream, bytes)
@@ -529,7 +529,7 @@ impl NodeShared {
             }
             match accepted {
                 Ok((stream, _)) => self.open(&mut state, stream),
-                // There are no files left, for example.
+                // No files are left, for example.
                 Err(_) => {
                     drop(wait_for(&self.changed, state, Duration::from_millis(50)));
                 }

@@ -21,37 +21,38 @@ use crate::values::token::Token;
 const LONGEST_COMMAND: usize = 4 << 20;
 /// Fencing tokens see the time of day in steps of this length, in microseconds.
 pub(crate) const STEP: u64 = 100_000;
-/// How long it says that it has been up when it is started, in microseconds: 100 days. Otherwise the restart guard would
+/// The uptime that the server reports when it is started, in microseconds: 100 days. Otherwise the restart guard would
 /// keep it from voting.
 const UP: u64 = 100 * 86_400 * 1_000_000;
 /// The ttl of the locks that [`Server::hold_all`] makes, in milliseconds.
 const HELD: u64 = 86_400_000;
 
-/// Whose lock it is, as [`Node::holder`](crate::testing::Node::holder) finds it.
+/// The holder of a lock, as [`Node::holder`](crate::testing::Node::holder) finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// The holder's, to be compared with [`Lock::token`](crate::Lock::token).
+    /// The holder's token, to be compared with [`Lock::token`](crate::Lock::token).
     pub token: Token,
-    /// What its holder gave it with [`Options::label`](crate::Options::label).
+    /// The label that the holder gave the lock with [`Options::label`](crate::Options::label).
     pub label: Option<String>,
     /// How long the node keeps the lock, by the node's clock.
     pub remaining: Duration,
 }
 
-/// How many commands a [`Node`](crate::testing::Node) has received. Those that the library sends by itself count as well.
+/// How many commands a [`Node`](crate::testing::Node) has received. Those that the library sends by itself count as
+/// well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Requests {
-    /// For a lock, granted or not.
+    /// Requests for a lock, granted or not.
     pub acquire: u64,
-    /// To extend a lock.
+    /// Requests to extend a lock.
     pub extend: u64,
-    /// To release one, and to undo an attempt.
+    /// Requests to release a lock, and to undo an attempt.
     pub release: u64,
-    /// For a fencing token.
+    /// Requests for a fencing token.
     pub fence: u64,
-    /// All others.
+    /// All other requests.
     pub other: u64,
     /// Connections that were made.
     pub connections: u64,
@@ -61,13 +62,13 @@ pub struct Requests {
 pub(crate) struct Server {
     pub(crate) store: Store,
     connections: BTreeMap<u64, ServerConnection>,
-    /// Servers with the same number would be taken for one.
+    /// The server's number. Servers with the same number would be taken for one.
     number: u64,
     restarts: u64,
     started: u64,
-    /// The error that it answers to all that concerns locks.
+    /// The error in reply to all that concerns locks.
     refuses: Option<String>,
-    /// Another process has all locks that are asked for, with this token.
+    /// The token of another process that has all locks that are asked for.
     holder_of_all: Option<Token>,
     pub(crate) requests: Requests,
 }
@@ -75,7 +76,7 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct ServerConnection {
     inbox: Vec<u8>,
-    /// The command at its beginning.
+    /// The command at the beginning of `inbox`.
     begun: Begun,
     channels: Vec<Vec<u8>>,
 }
@@ -83,7 +84,7 @@ struct ServerConnection {
 /// Bytes for connections, in this order.
 pub(crate) type Replies = Vec<(u64, Vec<u8>)>;
 
-/// What a command is for.
+/// The purpose of a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Commander {
     Acquire,
@@ -141,7 +142,8 @@ impl Server {
         self.connections.remove(&connection);
     }
 
-    /// Carries out what has come over a connection. False: it must be closed, since what comes is no command.
+    /// Carries out the commands that arrived over a connection. False: it must be closed, since the bytes are no
+    /// command.
     pub(crate) fn receive(
         &mut self,
         connection: u64,
@@ -258,9 +260,9 @@ impl Server {
     }
 }
 
-/// What a test does to it.
+/// The changes that a test makes to a server.
 impl Server {
-    /// It answers all that concerns locks with this error. `None`: it does so no longer.
+    /// Answers all that concerns locks with this error. `None`: no longer does so.
     pub(crate) fn refuse(&mut self, error: Option<&str>) {
         // A reply is one line.
         let line = |text: &str| {
@@ -279,7 +281,7 @@ impl Server {
         self.started = time;
     }
 
-    /// Another process holds the lock from now on, also if it was not free.
+    /// Makes another process hold the lock from now on, even if it was not free.
     pub(crate) fn hold(
         &mut self,
         name: &[u8],
@@ -296,7 +298,7 @@ impl Server {
         self.store.insert(name, Value::Text(value), Some(last));
     }
 
-    /// Its holder releases the lock; if there is any, and it is a lock.
+    /// Releases the lock for its holder, if there is one and the key is a lock.
     pub(crate) fn release(&mut self, name: &[u8], time: u64, replies: &mut Replies) -> bool {
         let Some(held) = self.holder(name, time) else {
             return false;
@@ -312,13 +314,13 @@ impl Server {
         true
     }
 
-    /// From now on a lock that is free when it is asked for is held by another process, with this token.
+    /// Makes another process, with this token, hold each lock from now on that is free when it is asked for.
     pub(crate) fn hold_all(&mut self, token: Token) {
         self.holder_of_all = Some(token);
     }
 
     fn hold_for_all(&mut self, args: &[&[u8]], time: u64) {
-        // Another process may have a permit of its own.
+        // Another process may have another permit.
         let is_permit =
             |script: &[u8]| [ACQUIRE_PERMIT.hash, ACQUIRE_PERMIT.text].contains(&script);
         let name = match args {
@@ -334,7 +336,7 @@ impl Server {
         }
     }
 
-    /// And now it releases them.
+    /// Ends `hold_all`: that process releases all that it holds.
     pub(crate) fn release_all(&mut self, time: u64, replies: &mut Replies) {
         let Some(token) = self.holder_of_all.take() else {
             return;
@@ -384,7 +386,7 @@ fn subscribed(kind: &[u8], channel: &[u8], count: usize) -> Vec<u8> {
     reply
 }
 
-/// Whose lock that is. `None`: it is no lock.
+/// The holder that a value stores. `None`: the value is no lock.
 fn held(value: &Value, left: Option<u64>) -> Option<Held> {
     let Value::Text(text) = value else {
         return None;

@@ -1,6 +1,6 @@
 //! A model of a Redis server: keys that expire, the commands of this crate, and its scripts written out by hand.
 //!
-//! The simulation's servers and [`Node`](super::Node) are made of it. `net/differential.rs` compares it with real
+//! The simulation's servers and [`Node`](super::Node) are built on it. `net/differential.rs` compares it with real
 //! servers: replies, messages and keys must be the same, byte for byte.
 
 mod glob;
@@ -31,7 +31,7 @@ pub(crate) enum Value {
 struct Entry {
     name: Vec<u8>,
     value: Value,
-    /// The last millisecond in which it exists.
+    /// The last millisecond in which the key exists.
     last: Option<u64>,
 }
 
@@ -42,11 +42,11 @@ fn scripts() -> impl Iterator<Item = &'static Script> {
     SCRIPTS.iter().chain(&LATER)
 }
 
-/// What a server refuses.
+/// The reasons for which a server refuses commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mood {
     pub(crate) read_only: bool,
-    /// It lacks replicas.
+    /// The server lacks replicas.
     pub(crate) too_few_replicas: bool,
     pub(crate) out_of_memory: bool,
     /// The user may not run SET.
@@ -56,7 +56,7 @@ pub(crate) struct Mood {
 }
 
 impl Mood {
-    /// Whether it refuses this call of a script for its keys.
+    /// Whether the server refuses this call of a script for its keys.
     pub(crate) fn refuses_keys(&self, args: &[&[u8]]) -> bool {
         let is_queue = |key: &&[u8]| Companion::Queue.is_key(key);
         self.no_queue && args.get(4).is_some_and(is_queue)
@@ -71,7 +71,7 @@ pub(crate) struct Store {
     pub(crate) mood: Mood,
     /// Fencing tokens see the time of day in steps of this length, in microseconds.
     step: u64,
-    /// In microseconds.
+    /// The time, in microseconds since 1970.
     time: u64,
 }
 
@@ -100,12 +100,12 @@ const NO_KEY: Refused = Refused("NOPERM No permissions to access a key");
 const NOT_KNOWN: Refused = Refused("NOSCRIPT No matching script. Please use EVAL.");
 const NO_NUMBER: Refused = Refused("ERR value is not an integer or out of range");
 const NO_TTL: Refused = Refused("ERR invalid expire time in 'set' command");
-/// What a real server would do is not known here.
+/// The reply to commands for which the model does not cover a real server.
 const NOT_OURS: Refused = Refused(
     "ERR unknown command: this is a testing::Node, which understands what redlock-sync sends, and nothing else",
 );
 
-/// This crate never sends other ones, so it does not matter what a real server says.
+/// This crate never sends other arguments, so the reply of a real server does not matter.
 const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
 
 type Result<T> = std::result::Result<T, Refused>;
@@ -122,7 +122,7 @@ struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// What follows the script in its command.
+    /// Parses the part of a command that follows the script.
     fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<Given<'a>> {
         let (keys, args) = rest
             .split_at_checked(needed(count)?)
@@ -151,18 +151,19 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     is_whole.then(|| (begun.args(bytes), begun.at))
 }
 
-/// As much of a command as has come. When there is more, its beginning is not parsed again.
+/// The part of a command that has arrived. When more arrives, its beginning is not parsed again.
 #[derive(Default)]
 pub(crate) struct Begun {
-    /// Its length so far.
+    /// The command's length so far.
     pub(crate) at: usize,
-    /// How many arguments it has, and where those are that have come.
+    /// The number of arguments, and where those are that have arrived.
     count: Option<usize>,
     args: Vec<Range<usize>>,
 }
 
 impl Begun {
-    /// Whether it is complete, by all its bytes so far. `None`: no command begins so, or it is longer than this.
+    /// Whether the command is complete, by all its bytes so far. `None`: no command begins so, or it is longer than
+    /// this.
     pub(crate) fn go_on(&mut self, bytes: &[u8], longest: usize) -> Option<bool> {
         let line = |at: usize, mark: u8| {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -212,7 +213,7 @@ impl Begun {
     }
 }
 
-/// Of a number, with what stands around it.
+/// The longest line of a number, with the bytes around it.
 const LONGEST_LINE: usize = 32;
 
 fn number<T: std::str::FromStr>(arg: &[u8]) -> Option<T> {
@@ -276,7 +277,7 @@ impl Store {
         });
     }
 
-    /// Which of all scripts is called.
+    /// The place of the script that is called, among all scripts.
     fn script(args: &[&[u8]]) -> Option<usize> {
         let [command, name, ..] = args else {
             return None;
@@ -329,15 +330,15 @@ impl Store {
     }
 }
 
-/// For the simulation.
+/// Functions for the simulation.
 #[cfg(test)]
 impl Store {
-    /// Whether it knows the script that is called, if one is called by its hash.
+    /// Whether the server has the script that is called, if one is called by its hash.
     pub(crate) fn knows(&self, args: &[&[u8]]) -> bool {
         args[0] != b"EVALSHA" || Store::script(args).is_some_and(|script| self.is_known(script))
     }
 
-    /// Another server's keys.
+    /// Takes over another server's keys.
     pub(crate) fn take_data_of(&mut self, other: Store) {
         self.entries = other.entries;
     }
@@ -348,7 +349,7 @@ impl Store {
         }
     }
 
-    /// A knock comes into the queue after its denial (a mutant).
+    /// Puts a knock into the queue after its denial (a mutant).
     pub(crate) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
         self.set_time(time);
         let mut run = Run {
@@ -366,7 +367,7 @@ struct Run<'a> {
     store: &'a mut Store,
     publish: Publish<'a>,
     in_script: bool,
-    /// A script that has tried to write may go on when memory is used up.
+    /// Whether a script has tried to write: then it may go on when memory is used up.
     wrote: bool,
 }
 
@@ -489,7 +490,7 @@ impl Run<'_> {
         self.run(hash, given)
     }
 
-    /// What the crate never sends: the test makes foreign data with it.
+    /// Commands that the crate never sends: tests make foreign data with them.
     #[cfg(test)]
     fn command_of_others(&mut self, args: &[&[u8]]) -> Result<Answer> {
         match args {
@@ -526,7 +527,7 @@ impl Run<'_> {
     }
 }
 
-/// What scripts call.
+/// The operations that scripts call.
 impl Run<'_> {
     fn may_write(&mut self, grows: bool) -> Result<()> {
         let Mood {
@@ -572,7 +573,7 @@ impl Run<'_> {
         }
     }
 
-    /// `if_none`: whether it was set.
+    /// Sets a string. `if_none`: only if there is no key; returns whether it was set.
     fn set(&mut self, name: &[u8], text: &[u8], ttl: Option<i64>, if_none: bool) -> Result<bool> {
         if self.store.mood.no_set {
             return Err(NOT_PERMITTED);
@@ -619,7 +620,7 @@ impl Run<'_> {
         ))
     }
 
-    /// The members, and what to do with them. An empty queue is no key.
+    /// Applies `act` to the members of a sorted set. An empty queue is no key.
     fn zset<T>(
         &mut self,
         name: &[u8],
@@ -658,7 +659,7 @@ impl Run<'_> {
         self.zset(name, |members| members.retain(|one| one.1 != member))
     }
 
-    /// The first, if there is one and that is permitted.
+    /// Removes and returns the first member, if there is one and that is permitted.
     fn zpopmin(&mut self, name: &[u8]) -> Option<Vec<u8>> {
         self.may_write(false).ok()?;
         let first = self.zset(name, |members| {

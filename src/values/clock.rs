@@ -1,8 +1,8 @@
 //! The only file that reads a clock.
 //!
-//! Two kinds of time. *Timeouts and pauses* are about how long this program waits: a plain
-//! [`Instant`] from [`instant`]. *Validity* is about keys that expire on other machines, whether
-//! this one runs or not: a [`Point`], which knows of time spent suspended.
+//! Two kinds of time. *Timeouts and pauses* are about how long this program waits: a plain [`Instant`] from
+//! [`instant`]. *Validity* is about keys that expire on other machines, whether this one runs or not: a [`Point`],
+//! which counts time spent suspended.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,9 +13,9 @@ pub(crate) fn instant() -> Instant {
 
 /// A point in time on both clocks.
 ///
-/// `CLOCK_MONOTONIC` stands still while a machine is suspended, and std offers no
-/// `CLOCK_BOOTTIME`. The wall clock goes on. Taking the larger of the two differences finds the
-/// suspend (rule R3), and errs to the safe side when the wall clock is set forward.
+/// `CLOCK_MONOTONIC` stops while a machine is suspended, and std offers no `CLOCK_BOOTTIME`. The wall clock goes on.
+/// Taking the larger of the two differences finds the suspend (rule R3), and errs to the safe side when the wall clock
+/// is set forward.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) mono: Instant,
@@ -30,8 +30,8 @@ impl Point {
         }
     }
 
-    /// The time from `self` to `later`: the larger of the two clocks' differences. A clock that
-    /// went backwards counts as having stood still, so this is never negative.
+    /// The time from `self` to `later`: the larger of the two clocks' differences. A clock that went backwards counts
+    /// as stopped, so this is never negative.
     pub(crate) fn elapsed_at(self, later: Point) -> Duration {
         let mono = later.mono.saturating_duration_since(self.mono);
         let wall = later

@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// What is wrong with a value that was passed in: the value, the limit, and what to do.
+/// A value that was passed in and cannot work. The text has the value, the limit, and what to do.
 #[derive(Clone, Debug)]
 pub struct ConfigError(Box<str>);
 

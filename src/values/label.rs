@@ -1,4 +1,4 @@
-//! A text that tells people which program holds a lock: it stands behind the token in the key's value.
+//! A text that shows people which program holds a lock, stored after the token in the key's value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Label {
         Ok(())
     }
 
-    /// What stands behind a token. `None`: that is no label.
+    /// The label in the bytes after a token. `None`: they are not a label.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Label> {
         let label = Label::new(str::from_utf8(bytes).ok()?)?;
         label.validate().is_ok().then_some(label)
@@ -43,8 +43,8 @@ impl Label {
     }
 }
 
-/// Nothing that `Debug` escapes, but for quotes and the backslash: what cannot be seen, or turns the order of what is
-/// shown behind it.
+/// Whether the text has nothing that `Debug` escapes, except quotes and the backslash: nothing invisible, and nothing
+/// that changes the order of the text shown behind it.
 pub(crate) fn is_printable(text: &str) -> bool {
     let plain = text.replace(['"', '\'', '\\'], "");
     plain.escape_debug().eq(plain.chars())
@@ -84,7 +84,7 @@ mod tests {
         };
         assert!(error(&format!("{long}x")).contains("65 bytes long: it must be 64 at most"));
         assert!(error("a\nb").contains(r#""a\nb" has control characters"#));
-        // Right to left, end of line, nothing to see, and an accent for what stands before it.
+        // Right to left, end of line, invisible, and an accent for the character before it.
         for odd in [
             '\u{202e}', '\u{2028}', '\u{200b}', '\u{feff}', '\u{2066}', '\u{85}',
         ] {

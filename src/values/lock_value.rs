@@ -6,19 +6,19 @@ use crate::values::token::{Token, is_data};
 
 /// The length of a token.
 pub(crate) const TOKEN: usize = Token::LENGTH;
-/// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
-/// length) could be taken for a label, and shown.
+/// The mark between the token and the label. Without it, any other program's data after 20 bytes (a signature, an id
+/// and a length) could be taken for a label, and shown.
 pub(crate) const MARK: &[u8] = b"\0redlock:";
-/// No lock's value is longer.
+/// The maximum length of a lock's value.
 pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
 
-/// A lock's value.
+/// Returns the value of a lock.
 pub(crate) fn pack(token: &Token, label: &Label) -> Vec<u8> {
     [token.as_bytes(), MARK, label.as_str().as_bytes()].concat()
 }
 
-/// The token and the label of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, of
-/// which nothing may be shown.
+/// The token and the label of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, no
+/// part of which may be shown.
 pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>)> {
     let (token, rest) = value.split_first_chunk::<TOKEN>()?;
     if length != value.len() || is_data(token) {
@@ -31,21 +31,21 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
     Some((Token::from_bytes(*token), label))
 }
 
-/// As what a holder has a name.
+/// The role of a holder, which its entry on the nodes names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ValueRole {
-    /// Alone: a plain lock, a write lock, one of several names.
+    /// The only holder: of a plain lock, a write lock, one of several names.
     Lock,
     Reader,
-    /// It has this permit of a semaphore.
+    /// The holder of this permit of a semaphore.
     Permit(u16),
 }
 
-/// No member is longer.
+/// The maximum length of a member.
 pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
 const HEAD: &[u8] = b"redlock:";
 
-/// The same for the member of a permit or a reader in its sorted set.
+/// The role, token and label of a permit's or a reader's member in its sorted set.
 pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Token, Option<Label>)> {
     let ([kind, digits @ ..], value) = member.strip_prefix(HEAD)?.split_first_chunk::<4>()?;
     let is_number = digits.iter().all(u8::is_ascii_digit);
@@ -78,7 +78,7 @@ mod tests {
             Some((token, Some(label.clone())))
         );
         assert_eq!(parse(token.as_bytes(), TOKEN), Some((token, None)));
-        // The first bytes of something longer.
+        // The first bytes of a longer value.
         assert_eq!(parse(&packed, packed.len() + 1), None);
         let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
         assert_eq!(pack(&token, &longest).len(), LONGEST);

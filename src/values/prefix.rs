@@ -1,4 +1,4 @@
-//! What stands before the name of each lock, on the nodes alone: in its key, and in the names of channels.
+//! The prefix of the name of each lock, used on the nodes alone: in its key, and in the names of channels.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -45,12 +45,12 @@ impl Prefix {
         }
     }
 
-    /// The name of this key. `None`: it is not among those with the prefix.
+    /// The name of this key. `None`: the key does not have the prefix.
     pub(crate) fn name<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
         key.strip_prefix(self.0.as_bytes())
     }
 
-    /// A glob of the server, for names that match the other one.
+    /// A glob of the server for keys whose names match the glob `names`.
     pub(crate) fn glob(&self, names: &[u8]) -> Vec<u8> {
         let mut glob = Vec::new();
         for byte in self.0.bytes() {

@@ -20,7 +20,7 @@ pub(crate) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// How many of them may fail.
+/// How many of `nodes` may fail.
 pub(crate) fn spare(nodes: usize) -> usize {
     nodes - majority(nodes)
 }
@@ -31,7 +31,7 @@ pub(crate) fn spare(nodes: usize) -> usize {
 pub(crate) struct Ttl(Duration);
 
 impl Ttl {
-    /// What is left of it once drift is taken off is more than nothing.
+    /// The shortest ttl of which anything is left once drift is taken off.
     pub(crate) const SHORTEST: Duration = Duration::from_millis(3);
     pub(crate) const MIN: Ttl = Ttl(Ttl::SHORTEST);
 
@@ -53,13 +53,13 @@ impl Ttl {
         Ok(ttl)
     }
 
-    /// The shortest that is no shorter than this. `None`: above the limit.
+    /// The shortest ttl that is no shorter than `time`. `None`: above the limit.
     pub(crate) fn no_less_than(time: Duration) -> Option<Ttl> {
         let up = time.checked_add(Duration::from_nanos(999_999))?;
         Ttl::new(up.max(Ttl::SHORTEST)).ok()
     }
 
-    /// The same, where a restart guard sets a limit (rule R14).
+    /// Like [`new`](Ttl::new), with the limit of a restart guard, if there is one (rule R14).
     pub(crate) fn within(asked: Duration, limit: Option<Duration>) -> Result<Ttl, ConfigError> {
         let ttl = Ttl::new(asked)?;
         match limit.filter(|limit| ttl.0 > *limit) {
@@ -79,15 +79,15 @@ impl Ttl {
         self.0.as_secs() * 1000 + u64::from(self.0.subsec_millis())
     }
 
-    /// What the holder may believe in at the moment of sending: the ttl less drift, which is
-    /// 1 % of the ttl (clocks that run at different rates) and 2 ms (the precision of expiry).
+    /// The validity that the holder may rely on at the moment of sending: the ttl less drift, which is 1 % of the ttl
+    /// (clocks that run at different rates) and 2 ms (the precision of expiry).
     pub(crate) fn validity(self) -> Duration {
         let drift = self.0 / 100 + Duration::from_millis(2);
         self.0.saturating_sub(drift)
     }
 }
 
-/// When a validity ends. It starts before the first byte is sent (rule R3).
+/// The end of a validity, which starts before the first byte is sent (rule R3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub(crate) from: Point,
@@ -99,18 +99,18 @@ impl Deadline {
         Deadline { from, validity }
     }
 
-    /// Zero at the deadline and for ever after (rule R4).
+    /// The rest of the validity: zero at the deadline and for ever after (rule R4).
     pub(crate) fn remaining(self, now: Point) -> Duration {
         self.validity.saturating_sub(self.from.elapsed_at(now))
     }
 
-    /// Whether it is later than another (rule R12: an extension never shortens).
+    /// Whether this deadline is later than another (rule R12: an extension never shortens).
     pub(crate) fn is_later(self, other: Deadline, now: Point) -> bool {
         self.remaining(now) > other.remaining(now)
     }
 }
 
-/// What is asked of the nodes decides how their votes count.
+/// The question to the nodes, which decides how their votes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     /// May I have it? A refusal is an answer.
@@ -139,7 +139,7 @@ impl NodeSet {
     pub(crate) const EMPTY: NodeSet = NodeSet(0);
     pub(crate) const ALL: NodeSet = NodeSet(u64::MAX);
 
-    /// Those with the first `count` indices.
+    /// The nodes with the first `count` indices.
     pub(crate) fn first(count: usize) -> NodeSet {
         match count {
             0..MAX_NODES => NodeSet(bit(count) - 1),
@@ -232,8 +232,8 @@ impl Tally {
         }
     }
 
-    /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With
-    /// every vote in, it is certain.
+    /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With every vote counted, the
+    /// verdict is certain.
     pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let quorum = majority(nodes);
         let spare = spare(nodes);
@@ -297,8 +297,8 @@ mod tests {
         }
     }
 
-    /// "No `Ok` past the deadline", every small case: what is left is positive exactly while the
-    /// key on the slowest-expiring terms (ttl less drift, counted from before sending) still lives.
+    /// "No `Ok` past the deadline", every small case: the rest is positive exactly while the key on the
+    /// slowest-expiring terms (ttl less drift, counted from before sending) still lives.
     #[test]
     fn nothing_remains_at_or_past_the_deadline_exhaustively() {
         let start = Point::now();
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The same with random ttls up to the limit, clocks that disagree, and extensions.
+    /// "No `Ok` past the deadline" with random ttls up to the limit, clocks that disagree, and extensions.
     #[test]
     fn nothing_remains_at_or_past_the_deadline_randomised() {
         let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
@@ -384,14 +384,14 @@ mod tests {
                         if pending == 0 {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
-                        // All are waited for.
+                        // All nodes are waited for.
                         let answer = tally.verdict(Question::Answer, nodes);
                         let all = match granted >= quorum {
                             true => Verdict::Yes,
                             false => Verdict::Unavailable,
                         };
                         assert_eq!(answer, (pending == 0).then_some(all), "{case}");
-                        // Certain means certain: no vote that may still come changes it.
+                        // Certain means certain: no vote that may still arrive changes it.
                         for question in [Question::Acquire, Question::Held] {
                             let now = tally.verdict(question, nodes);
                             if now.is_none() || pending == 0 {
@@ -409,8 +409,7 @@ mod tests {
                                     rest /= 3;
                                 }
                                 let late = end.verdict(question, nodes);
-                                // Too few answers stays an honest "I do not know", even where a
-                                // later answer would have shown.
+                                // Too few answers stays an honest "unknown", even if a later answer would have shown.
                                 let unknown = Some(Verdict::Unavailable);
                                 if now != unknown && late != unknown {
                                     assert_eq!(late, now, "{case}");

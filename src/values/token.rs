@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::values::random::Rng;
 
-/// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not used
-/// as a token.)
+/// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not
+/// used as a token.)
 const BINARY: usize = 6;
 
 /// The random value that identifies one acquisition on the nodes: 20 bytes from the operating system's generator.
@@ -44,7 +44,7 @@ impl Token {
 }
 
 impl Token {
-    /// The first 4 of the 20 bytes: enough to tell this token from others, and not a secret.
+    /// The first 4 of the 20 bytes: enough to distinguish this token from others, and not a secret.
     /// [`Redlock::inspect`](crate::Redlock::inspect) names a lock's holder by it.
     pub fn fingerprint(&self) -> Fingerprint {
         let [a, b, c, d, ..] = self.0;
@@ -52,7 +52,7 @@ impl Token {
     }
 }
 
-/// What may be shown of a [`Token`]. `Display` gives 8 hexadecimal digits.
+/// The part of a [`Token`] that may be shown. `Display` writes 8 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 4]);
 
@@ -96,13 +96,13 @@ pub(crate) fn is_data(token: &[u8; Token::LENGTH]) -> bool {
     }
     let text = match str::from_utf8(token) {
         Ok(text) => Some(text),
-        // It ends within a character.
+        // The bytes end within a character.
         Err(error) if error.error_len().is_none() => token
             .get(..error.valid_up_to())
             .and_then(|whole| str::from_utf8(whole).ok()),
         Err(_) => None,
     };
-    // A NUL stands in UTF-16, and before private members in what PHP serialises.
+    // NUL occurs in UTF-16, and before private members in PHP's serialised data.
     let is_text = |c: char| !c.is_control() || "\0\t\n\r".contains(c);
     text.is_some_and(|text| text.chars().all(is_text))
 }
@@ -117,7 +117,7 @@ pub(crate) fn jitter(min: Duration, max: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// How it spreads is tested with the generator (`protocol/random.rs`).
+    /// The spread is tested with the generator (`protocol/random.rs`).
     #[test]
     fn jitter_differs_from_one_to_the_next_and_bears_all_bounds() {
         let (min, max) = (Duration::from_millis(50), Duration::from_millis(250));

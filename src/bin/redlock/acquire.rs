@@ -19,7 +19,7 @@ use crate::{End, failed, processes, report};
 /// How long one wait for the lock is, so that an outage is reported while it lasts.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// The signals that are handled, as they come. What was to be ignored from the start (nohup) stays ignored.
+/// The handled signals, in the order of their arrival. A signal that was ignored from the start (nohup) stays ignored.
 pub(crate) fn signals() -> io::Result<Receiver<i32>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -77,7 +77,7 @@ pub(crate) fn acquire(
         };
         let mut result = target.acquire_while(job.ttl, keep_trying);
         if ended_by.is_none() && matches!(result, Err(Error::Cancelled(_))) {
-            // The slice is over. One attempt more says why there is no lock.
+            // The slice is over. One more attempt returns why there is no lock.
             result = target.acquire_at_once(job.ttl);
         }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
@@ -89,7 +89,7 @@ pub(crate) fn acquire(
             Err(error) => error,
         };
         match error {
-            // Waiting is of no use: a wrong password, say.
+            // Waiting is useless: a wrong password, say.
             Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
             Error::Busy(_) if left <= slice => {
                 say_busy(&target);
@@ -102,7 +102,7 @@ pub(crate) fn acquire(
     }
 }
 
-/// Whether the nodes can be reached while it waits. An outage is reported once.
+/// Whether the nodes can be reached during the wait. An outage is reported once.
 struct Outage {
     is_known: bool,
     next_look: Instant,
@@ -123,7 +123,7 @@ impl Outage {
         self.is_known = true;
     }
 
-    /// Where the wait is one slice, this tells.
+    /// Looks at the nodes: if the wait is one slice, nothing else reports an outage.
     fn look(&mut self, redlock: &Redlock) {
         if Instant::now() < self.next_look {
             return;
@@ -136,7 +136,7 @@ impl Outage {
     }
 }
 
-/// How long one wait is. A new one would be the last in the queue, and has not waited for longer than others.
+/// How long one wait is. A new wait would be the last in the queue, without credit for the time waited before.
 fn slice(job: &Job) -> Duration {
     match job.kind {
         Kind::Plain if !job.fair => SLICE,
@@ -144,7 +144,7 @@ fn slice(job: &Job) -> Duration {
     }
 }
 
-/// A signal that came while we wait: whether it ends that.
+/// Whether a signal that arrived during the wait ends it.
 fn while_waiting(signal: i32) -> Option<i32> {
     if signal == SIGTSTP && !processes::is_orphaned() {
         let _ = raise(Signal::SIGSTOP);

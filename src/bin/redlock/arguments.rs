@@ -1,4 +1,4 @@
-//! What can be given on the command line, and what is wrong with it.
+//! The arguments of the command line, and what is wrong with them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,10 +11,10 @@ use redlock_sync::command::MAX_PERMITS;
 use crate::target::Kind;
 use crate::{BUSY, CODES};
 
-/// What a lock can last.
+/// The longest ttl of a lock.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
 const DAY: u64 = 86_400;
-/// What it must last at least.
+/// The shortest ttl of a lock.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 #[derive(Parser)]
@@ -142,7 +142,7 @@ pub(crate) struct Release {
     /// The lock's name
     pub(crate) name: OsString,
     /// Although its holder has not released it
-    // To be written out, so that no line of a history breaks a lock without saying so.
+    // Must be written out, so that no line of a history silently breaks a lock.
     #[arg(long, required = true)]
     pub(crate) force: bool,
     /// Of several slots or readers, the one with this fingerprint: the first word of its line
@@ -238,7 +238,7 @@ pub(crate) struct Nodes {
     pub(crate) verbose: u8,
 }
 
-/// The flags that say as what NAME is locked: one of them at most.
+/// The flags that choose the kind of lock on NAME: one of them at most.
 const KIND: &str = "as";
 
 /// How many at a time, and of how many names.
@@ -331,7 +331,7 @@ fn exit_codes() -> String {
     format!("{TIMES}\n\nExit codes:\n{}", lines.trim_end())
 }
 
-/// What `redlock run` does, after all checks.
+/// The work of `redlock run`, after all checks.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: OsString,
@@ -371,7 +371,7 @@ impl Run {
         )
         .map_err(|error| format!("{error} (--max-hold)"))?;
         if let Some(longest) = self.votes.longest() {
-            // It is the ttl that the key is left with.
+            // The key is left with this ttl.
             within("--at-least", at_least, Duration::ZERO, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
         }
@@ -401,7 +401,7 @@ impl Run {
 }
 
 impl Doctor {
-    /// As what the lock is tried.
+    /// The kind of lock that is tried.
     pub(crate) fn kind(&self) -> Kind {
         self.any.kind()
     }
@@ -416,7 +416,7 @@ impl Throttle {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The mistake in the words.
     pub(crate) fn words(&self) -> Result<(&OsStr, &[OsString]), String> {
         let (name, command) = words(&self.words)?;
         if self.fence && command.is_empty() {
@@ -431,7 +431,7 @@ impl Throttle {
     }
 }
 
-/// NAME, and COMMAND with its arguments. `--` may stand before either.
+/// NAME, and COMMAND with its arguments. `--` may be written before either.
 fn words(words: &[OsString]) -> Result<(&OsStr, &[OsString]), String> {
     let [name, command @ ..] = words else {
         return Err("no NAME".into());
@@ -470,7 +470,7 @@ pub(crate) fn within(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 
-/// As it can be given; what is below a millisecond is not shown.
+/// The form in which it can be given; less than a millisecond is not shown.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());

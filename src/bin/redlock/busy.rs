@@ -1,4 +1,4 @@
-//! Why there is no lock: what the nodes know of the one that another has.
+//! Why there is no lock: the answers of the nodes about the lock that another has.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redlock_sync::{Holder, LockState};
 
 use crate::target::Target;
 
-/// Says that another has the lock, and with `-v` who, and for how long: only then the nodes are asked for that.
+/// Reports that another has the lock, and with `-v` who, and for how long: only then the nodes are asked for that.
 #[cfg(target_os = "linux")]
 pub(crate) fn say_busy(target: &Target<'_>) {
     if !log_enabled!(Level::Info) {
@@ -38,7 +38,7 @@ pub(crate) fn say_busy(target: &Target<'_>) {
     info!("{who} the lock \"{shown}\"{holders}{left}");
 }
 
-/// Says that it is too soon for a throttle, and with `-v` for how long.
+/// Reports that it is too soon for a throttle, and with `-v` for how long.
 pub(crate) fn say_too_soon(target: &Target<'_>, every: &str) {
     if !log_enabled!(Level::Info) {
         return;
@@ -49,7 +49,7 @@ pub(crate) fn say_too_soon(target: &Target<'_>, every: &str) {
     }
 }
 
-/// When it is another's turn, if nothing is released or extended: a semaphore's when the first of its permits ends.
+/// When it is another's turn, if nothing is released or extended. For a semaphore: when the first of its permits ends.
 fn free_in(state: Option<&LockState>) -> Option<Duration> {
     let state = state?;
     let ends = state.holders();
@@ -61,7 +61,7 @@ fn free_in(state: Option<&LockState>) -> Option<Duration> {
     end.filter(|end| *end != Duration::MAX)
 }
 
-/// So many names are looked at, at most: each with connections of its own.
+/// The maximum of names that are looked at: each takes its own connections.
 const NAMES: usize = 8;
 
 /// The first of the names that is not free, and how it is locked.

@@ -1,5 +1,5 @@
-//! The two processes beside the wrapper, both this program again: the one that becomes COMMAND, and the guard.
-//! What belongs between fork and exec is done after an exec of ourselves, where it is safe.
+//! The two processes beside the wrapper, both this program again: the one that becomes COMMAND, and the guard. The work
+//! that belongs between fork and exec is done after an exec of ourselves, where it is safe.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::{NO_PROCESS, exec, report};
 pub(crate) const COMMAND: &str = "__child";
 pub(crate) const GUARD: &str = "__guard";
 
-/// Counts while the machine is suspended.
+/// The time since boot, which also counts while the machine is suspended.
 pub(crate) fn boot_time() -> Duration {
     clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
@@ -37,11 +37,11 @@ pub(crate) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     if set_pdeathsig(Signal::SIGKILL).is_err() {
         return NO_PROCESS;
     }
-    // It may have died before that was in force.
+    // The wrapper may have died before that was in force.
     if wrapper.is_none() || wrapper != Some(getppid()) {
         return NO_PROCESS;
     }
-    // Nothing runs before the guard knows until when it may. Not a stop: a SIGCONT of any process would end that.
+    // Nothing runs before the guard has its time limit. A stop would not do: a SIGCONT of any process would end it.
     if { gate }.read_exact(&mut [0]).is_err() {
         return NO_PROCESS;
     }
@@ -56,8 +56,8 @@ fn gate(word: Option<OsString>) -> Option<File> {
     Some(gate)
 }
 
-/// Until when COMMAND may run, in a file that the wrapper writes and its guard reads: a message could wait, or find no
-/// room, while the guard stands still.
+/// The time until which COMMAND may run, in a file that the wrapper writes and its guard reads: a message could wait,
+/// or find no room, while the guard is stopped.
 pub(crate) struct Until(File);
 
 impl Until {
@@ -65,7 +65,7 @@ impl Until {
         Until(File::from(file.into()))
     }
 
-    /// Twice, so that half of it is not taken for the whole.
+    /// Writes the time twice, so that half of it is not taken for the whole.
     pub(crate) fn set(&self, until: Duration) {
         let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         let mut bytes = [0; 16];
@@ -75,9 +75,9 @@ impl Until {
         let _ = self.0.write_all_at(&bytes, 0);
     }
 
-    /// `None`: it is not known.
+    /// The time; `None` if none can be read.
     fn get(&self) -> Option<Duration> {
-        // It is written at this very moment.
+        // A read fails while the time is being written.
         const TRIES: u32 = 1000;
         (0..TRIES).find_map(|_| {
             let mut bytes = [0; 16];
@@ -90,16 +90,16 @@ impl Until {
     }
 }
 
-/// `__guard GROUP`: kills the group when the wrapper is gone, or when the time is over that stands in the file that is its
-/// standard output. On its standard input it is woken when that has changed. It answers the first time with a byte: from
-/// then on it is armed.
+/// `__guard GROUP`: kills the group when the wrapper is gone, or when the time in the file that is its standard output
+/// is over. A byte on its standard input wakes it when that time has changed. The guard answers the first time with a
+/// byte: from then on it is armed.
 pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     // Group 1 would mean every process.
     let Some(group) = pid(words.next()).filter(|group| group.as_raw() > 1) else {
         return NO_PROCESS;
     };
     let _ = SigSet::all().thread_block();
-    // As `ps` and `pkill` know it; else it would be "exe".
+    // The name that `ps` and `pkill` see; otherwise it would be "exe".
     let _ = set_name(c"redlock-guard");
     let flags = TimerFlags::TFD_CLOEXEC;
     let (Ok(timer), Ok(until)) = (
@@ -109,7 +109,7 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
         return NO_PROCESS;
     };
     let why = watch(&timer, &Until::new(until));
-    // First this. Saying it may take its time.
+    // Kill first. Reporting it may take its time.
     let killed = killpg(group, Signal::SIGKILL).is_ok();
     if killed {
         report(format_args!("COMMAND was killed: {why}"));
@@ -117,7 +117,7 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     0
 }
 
-/// Until the group must be killed, and why.
+/// Waits until the group must be killed, and returns why.
 fn watch(timer: &TimerFd, told: &Until) -> &'static str {
     const GONE: &str = "redlock itself is gone";
     let wrapper = stdin();
@@ -134,7 +134,7 @@ fn watch(timer: &TimerFd, told: &Until) -> &'static str {
         if woken && !matches!(read(wrapper.as_fd(), &mut [0; 4096]), Ok(1..)) {
             return GONE;
         }
-        // However long we stood still: this is what holds now.
+        // However long we were stopped, this time counts now.
         let Some(until) = told.get() else {
             return "its guard does not know until when it may run";
         };
@@ -156,6 +156,6 @@ fn watch(timer: &TimerFd, told: &Until) -> &'static str {
 
 fn pid(word: Option<OsString>) -> Option<Pid> {
     let pid: i32 = word?.to_str()?.parse().ok()?;
-    // 0 and -1 would mean others.
+    // 0 and -1 would mean other processes.
     (pid > 0).then(|| Pid::from_raw(pid))
 }

@@ -95,7 +95,7 @@ fn to_text(report: &Report) -> String {
     text
 }
 
-/// With the names that options have in a shell.
+/// The text of a finding, with the names that options have in a shell.
 fn text_of(finding: &Finding) -> String {
     let text = finding.to_string();
     printable(&text.replace("Options::restart_guard", "--restart-guard"))

@@ -1,4 +1,4 @@
-//! What COMMAND finds, and how this program becomes it.
+//! The environment of COMMAND, and how this program becomes it.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::output::{flush, report};
 use crate::{CANNOT_RUN, NOT_FOUND};
 
-/// What COMMAND finds in its environment beside our own.
+/// Adds the variables that COMMAND finds in its environment beside our own.
 pub(crate) fn environment(
     command: &mut Command,
     name: &OsStr,
@@ -29,7 +29,7 @@ pub(crate) fn environment(
     }
 }
 
-/// Becomes the command; otherwise says why not.
+/// Becomes the command; otherwise reports why not.
 pub(crate) fn exec(command: &mut Command) -> u8 {
     flush();
     let error = command.exec();

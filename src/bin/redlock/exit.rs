@@ -14,7 +14,7 @@ pub(crate) const TIMED_OUT: u8 = 124;
 pub(crate) const CANNOT_RUN: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The exit codes, as the manual page says them.
+/// The exit codes, with the texts of the manual page.
 pub(crate) const CODES: [(&str, &str); 11] = [
     ("COMMAND's", "It ran to its end under the lock."),
     (
@@ -61,7 +61,7 @@ pub(crate) enum End {
     Signal(i32),
 }
 
-/// Says why there is no lock, and with which code that ends.
+/// Reports why there is no lock, and returns the exit code for that.
 pub(crate) fn failed(error: &Error) -> End {
     report(format_args!("{error}"));
     End::Code(match error {

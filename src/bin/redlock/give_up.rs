@@ -1,4 +1,4 @@
-//! The end of the lock behind COMMAND: its release, or what is left of `--at-least`.
+//! The end of the lock after COMMAND: its release, or the rest of `--at-least`.
 
 use std::fmt::Display;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -18,14 +18,14 @@ use crate::{End, LOST, report};
 
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long nodes have that have not confirmed the end of the lock: one may be back, or well again, and is sent it once more. A
-/// script of others may keep one busy for seconds.
+/// The time for nodes that have not confirmed the end of the lock: one may be back, or well again, and is sent it once
+/// more. A script of others may keep one busy for seconds.
 const LONGER: Duration = Duration::from_secs(10);
-/// How long the nodes still have when a signal asks us to end.
+/// The time that the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Releases the lock, or leaves it until `--at-least` is over. How we end: as `end` says, unless the lock was lost, or
-/// a signal came and the nodes do not answer.
+/// Releases the lock, or leaves it until `--at-least` is over. Returns `end`, unless the lock was lost, or a signal
+/// arrived and the nodes do not answer.
 pub(crate) fn give_up(
     (job, redlock): (&Job, &Redlock),
     kept: KeptLock,
@@ -99,7 +99,7 @@ pub(crate) fn say_lost() {
     report(format_args!("the lock was lost before COMMAND had ended"));
 }
 
-/// `waits`: for nodes that have not confirmed the end of the lock. Whether enough of them have then.
+/// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
 fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
     let confirmed = |ended| match ended {
         Err(Error::Unavailable(_)) if waits() => Ok(()),

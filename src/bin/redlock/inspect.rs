@@ -35,7 +35,7 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     }
 }
 
-/// A URL as NAME is the name of a lock, but more likely that of a node.
+/// Reports a URL given as NAME: it is the name of a lock, but more likely a node was meant.
 pub(crate) fn report_url(name: &OsStr, inspection: &Inspection) {
     if inspection.state() == LockState::Free
         && let Some(hint) = by_flag(name)
@@ -44,7 +44,7 @@ pub(crate) fn report_url(name: &OsStr, inspection: &Inspection) {
     }
 }
 
-/// Why the state of the lock is not known.
+/// Reports why the state of the lock is unknown.
 pub(crate) fn report_failures(inspection: &Inspection) {
     for (_, _, node) in inspection.nodes() {
         if let NodeState::Failed(errors) = node {
@@ -54,7 +54,7 @@ pub(crate) fn report_failures(inspection: &Inspection) {
     report(format_args!("too few nodes answered"));
 }
 
-/// For people.
+/// The text for people.
 pub(crate) fn shown(name: &[u8], inspection: &Inspection) -> String {
     to_text(name, &Seen::of_lock(&inspection.state()), inspection)
 }

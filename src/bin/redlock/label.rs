@@ -1,4 +1,4 @@
-//! What this process says of itself beside its locks.
+//! The label of this process beside its locks.
 
 use nix::unistd::gethostname;
 use redlock_sync::command::MAX_LABEL as MAX;
@@ -13,7 +13,7 @@ pub(crate) fn label() -> String {
 fn of(host: &str, process: u32) -> String {
     let process = format!(":{process}");
     let mut label = String::new();
-    // What is escaped is not printable, as a label must be. (Host names have no quotes.)
+    // A letter that `Debug` escapes is not printable, as a label must be. (Host names have no quotes.)
     let is_printable = |letter: &char| letter.escape_debug().len() == 1;
     for letter in host.chars().filter(is_printable) {
         if label.len() + letter.len_utf8() + process.len() > MAX {

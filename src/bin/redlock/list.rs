@@ -14,7 +14,7 @@ use crate::print::{print, print_json};
 use crate::show::{milliseconds, table, time};
 use crate::{End, FOUND, UNAVAILABLE, failed, report};
 
-/// From this time on, progress is shown.
+/// Progress is shown from this time on.
 const LONG: Duration = Duration::from_secs(1);
 
 pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
@@ -129,7 +129,7 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
     })
 }
 
-/// How many keys were looked at: shown on a terminal while it lasts.
+/// The number of keys looked at so far, shown on a terminal.
 struct Progress {
     begun: Instant,
     shown: Option<Instant>,
@@ -156,7 +156,7 @@ impl Progress {
         }
     }
 
-    /// Clears the line for what is written next.
+    /// Clears the line for the next output.
     fn end(&self) {
         if self.shown.is_some() {
             progress("");

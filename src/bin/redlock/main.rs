@@ -1,8 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec, processes,
-//! terminal and give_up), target, throttle, show, output, print, inspect, release, list,
-//! doctor, manual.
+//! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec,
+//! processes, terminal and give_up), target, throttle, show, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -13,7 +13,7 @@ use crate::{CODES, End, NO_PROCESS, report};
 const EXAMPLES: &str = include_str!("examples.roff");
 const NOTES: &str = include_str!("notes.roff");
 
-/// To standard output.
+/// Prints the text to standard output.
 fn written(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> End {
     let mut text = Vec::new();
     match write(&mut text) {
@@ -62,7 +62,7 @@ pub(crate) fn page() -> End {
             Man::new(one.clone()).render_options_section(&mut options)?;
             let options = String::from_utf8_lossy(&options)
                 .replace(".SH OPTIONS", ".SS Options")
-                // As --help has it. Else it looks like one argument.
+                // The form of --help. Otherwise it looks like one argument.
                 .replace(
                     "<\\fINAME COMMAND ARG\\fR>",
                     "<\\fINAME\\fR> [\\fICOMMAND\\fR] [\\fIARG\\fR]...",
@@ -77,7 +77,7 @@ pub(crate) fn page() -> End {
     })
 }
 
-/// As roff takes it literally.
+/// Escapes the text, so that roff takes it literally.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e")
         .replace('-', "\\-")

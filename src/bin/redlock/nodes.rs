@@ -24,16 +24,16 @@ const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
 /// Read last. So cron, sudo and services need no variable, and no copy of a password.
 const DEFAULT_FILE: &str = "/etc/redlock/nodes";
-/// Sixty-four nodes need less.
+/// The maximum length of a file. Sixty-four nodes need less.
 const LONGEST_FILE: usize = 1 << 20;
 /// How long the writer of a pipe may take: it may ask a store of secrets, or be a person.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The client, and the options that it has.
+/// The client, and its options.
 ///
 /// # Errors
 ///
-/// What is wrong with which flag, variable, or line of a file. URLs are repeated without their passwords.
+/// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
 pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
     let (place, nodes) = nodes(given, &Surroundings::of_process())?;
     client(given, votes, &place, nodes)
@@ -43,13 +43,13 @@ pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), S
 ///
 /// # Errors
 ///
-/// As [`open`].
+/// Like those of [`open`].
 pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
-/// Every node that answers, also of a set or a Redis Cluster: the guard keeps nodes from granting locks, and what only looks
-/// or releases grants none.
+/// Every node that answers, also of a set or a Redis Cluster: the guard keeps nodes from granting locks, and commands
+/// that only look or release grant none.
 pub(crate) const ALL: Votes = Votes {
     restart_guard: Some(Time(Duration::ZERO)),
 };
@@ -100,7 +100,7 @@ impl Surroundings {
     }
 }
 
-/// Where they stand, and the nodes.
+/// Where the nodes are named, and the nodes.
 fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddress>), String> {
     for (name, time) in [
         ("--node-timeout", given.node_timeout.0),
@@ -137,7 +137,8 @@ fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddres
     }
 }
 
-/// A comma separates two URLs only before a scheme: the hosts of one have commas between them. So has a password, perhaps.
+/// The URLs in a text. A comma separates two URLs only before a scheme: the hosts of one have commas between them. So
+/// has a password, perhaps.
 fn items(urls: &str) -> Vec<&str> {
     let mut items = Vec::new();
     for word in urls.split_whitespace() {
@@ -207,8 +208,8 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<NodeAddress>), 
     Ok((place, nodes))
 }
 
-/// The package installs it without nodes, which is as if it were not there. It counts for every user, so no other user
-/// may be able to replace the nodes in it.
+/// The nodes of the default file. The package installs it without nodes, which counts as no file. The file counts for
+/// every user, so no other user may be able to replace the nodes in it.
 fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> {
     let place = path.display().to_string();
     let nodes = match read(path, WITHIN) {
@@ -231,7 +232,7 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> 
     Ok((place, nodes))
 }
 
-/// Why the default file was not read, which this user did not name.
+/// Why the default file, which this user did not name, was not read.
 fn unread(place: &str, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::PermissionDenied => format!(
@@ -242,7 +243,7 @@ fn unread(place: &str, error: &io::Error) -> String {
     }
 }
 
-/// How a node is given, if this word is the URL of one. It stands where no node is expected.
+/// How a node is given, if this word is the URL of one in a place where no node is expected.
 pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
     let url = word.to_str()?;
     let node = url.into_node().ok()?;
@@ -255,8 +256,8 @@ pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
     })
 }
 
-/// The error for these words, with the flag for a node where one may have been given without it: doctor takes no NAME,
-/// and the others that look at nodes take one. What may have a password in it is not repeated.
+/// The error for these words, with the flag for a node if one may have been given without it: doctor takes no NAME, and
+/// the others that look at nodes take one. Nothing that may have a password in it is repeated.
 pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let looks = ["doctor", "inspect", "list", "release"];
     let command = words.first().and_then(|word| word.to_str());
@@ -303,7 +304,7 @@ fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, Str
     Ok(nodes)
 }
 
-/// A file with a secret is for its owner and group alone.
+/// Refuses a secret in a file that is not for its owner and group alone.
 fn private(mode: u32, secret: &str) -> Result<(), String> {
     match mode & 0o004 {
         0 => Ok(()),
@@ -314,7 +315,7 @@ fn private(mode: u32, secret: &str) -> Result<(), String> {
     }
 }
 
-/// What is trusted over TLS, and what is shown. An empty variable is none.
+/// The TLS settings: the trusted CAs, and the certificate that is shown. An empty variable counts as none.
 fn tls(given: &Nodes) -> Result<Tls, String> {
     let file = |flag: &'static str, variable: &'static str, path: &Option<PathBuf>| {
         let from_variable = || env::var_os(variable).filter(|path| !path.is_empty());
@@ -354,7 +355,7 @@ fn tls(given: &Nodes) -> Result<Tls, String> {
     })
 }
 
-/// That of a flag, else that of a variable; empty where both are missing.
+/// The value of a flag, else of a variable; empty if both are missing.
 fn text(flag: &Option<String>, variable: &str) -> Result<String, String> {
     match (flag, env::var_os(variable)) {
         (Some(text), _) => Ok(text.clone()),
@@ -366,8 +367,8 @@ fn text(flag: &Option<String>, variable: &str) -> Result<String, String> {
     }
 }
 
-/// A file's mode and content. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a
-/// FIFO, which may have none.
+/// A file's mode and content. The file may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its
+/// time, or a FIFO, which may have none.
 fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
     let end = Instant::now() + within;
     let mut file = OpenOptions::new();
@@ -473,7 +474,7 @@ mod tests {
         assert!(error.to_string().contains("1048576 bytes"), "{error}");
     }
 
-    /// What `redlock list` takes from these flags and these surroundings: the place, and how many nodes it names.
+    /// The result of `redlock list` with these flags and these surroundings: the place, and how many nodes it names.
     fn taken(
         flags: &[&str],
         [variable, file_variable]: [&str; 2],
@@ -554,7 +555,7 @@ mod tests {
         ] {
             assert_eq!(taken(flags, variables, &default), Ok(expected), "{flags:?}");
         }
-        // What is named is not replaced by it.
+        // A file that is named is not replaced by the default.
         let missing = taken(&[], ["", "/no/such"], &default).unwrap_err();
         assert!(missing.contains("REDLOCK_NODES_FILE /no/such"), "{missing}");
         for path in [default, two] {
@@ -599,7 +600,7 @@ mod tests {
             }
             std::fs::remove_file(path).unwrap();
         }
-        // Without a password it may be read by all.
+        // A file without a password may be read by all.
         let public = file("public", 0o644, "redis://a\n");
         assert!(taken(&[], ["", ""], &public).is_ok());
         std::fs::remove_file(public).unwrap();
@@ -607,7 +608,7 @@ mod tests {
 
     #[test]
     fn without_nodes_anywhere_every_place_is_named() {
-        // As the package installs it.
+        // The file as the package installs it.
         let example = include_str!("../../../examples/system/nodes");
         let installed = file("installed", 0o640, example);
         for path in [installed.as_path(), Path::new("/no/such")] {
@@ -626,7 +627,7 @@ mod tests {
                 );
             }
         }
-        // It names the file that is read.
+        // The example names the file that is read.
         assert!(example.contains(DEFAULT_FILE));
         std::fs::remove_file(installed).unwrap();
         let broken = file("broken", 0o600, "redis://a\nnonsense\n");
@@ -638,7 +639,7 @@ mod tests {
         std::fs::remove_file(broken).unwrap();
         let error = taken(&[], ["", ""], &env::temp_dir()).unwrap_err();
         assert!(error.contains("irectory"), "{error}");
-        // To root all files are readable.
+        // Root can read all files.
         let error = unread(DEFAULT_FILE, &ErrorKind::PermissionDenied.into());
         assert!(error.starts_with("/etc/redlock/nodes: permission denied"));
         assert!(error.contains("add this user"), "{error}");

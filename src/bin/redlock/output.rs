@@ -18,25 +18,26 @@ const WITHIN: Duration = Duration::from_secs(1);
 
 enum Line {
     Text(String),
-    /// All before it are written.
+    /// All lines before it are written.
     Flush(SyncSender<()>),
 }
 
-/// `None`: there is no thread to be had.
+/// `None`: no thread could be started.
 static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
 
-/// One line, in one write. Texts of servers may be in it, so it is escaped for terminals. A failure is ignored: there is
-/// no other place to report it.
+/// Writes one line, in one write. Texts of servers may be in it, so it is escaped for terminals. A failure is ignored:
+/// there is no other place to report it.
 pub(crate) fn report(line: fmt::Arguments<'_>) {
     put(format!("redlock: {}\n", printable(&line.to_string())));
 }
 
-/// How far it is, on a terminal; it is overwritten by what comes next.
+/// Shows the progress, on a terminal; the next output overwrites it.
 pub(crate) fn progress(text: &str) {
     put(format!("\r{text:<60}\r"));
 }
 
-/// A question, on a terminal. It is written when this returns, unless the terminal takes longer than a second.
+/// Asks a question, on a terminal. The question is written when this returns, unless the terminal takes longer than a
+/// second.
 pub(crate) fn question(text: &str) {
     put(text.into());
     flush();
@@ -85,7 +86,7 @@ fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// What the library logs, and what we do.
+/// Writes the log lines of the library and of this program.
 struct Stderr;
 
 impl Log for Stderr {
@@ -100,7 +101,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// What the library logs, by the number of `-v`.
+/// Logs what the library reports, by the number of `-v`.
 pub(crate) fn log(verbose: u8) {
     let level = match verbose {
         0 => return,

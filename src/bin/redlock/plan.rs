@@ -1,4 +1,4 @@
-//! What to do next, decided from the lease, the signals and the state of COMMAND alone: no I/O, no clock.
+//! The next step, decided from the lease, the signals and the state of COMMAND alone: no I/O, no clock.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{End, TIMED_OUT};
 
 /// How long before the lease ends the wrapper kills COMMAND's group.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// The guard does, if the wrapper has not.
+/// How long before the lease ends the guard kills the group, if the wrapper has not.
 pub(crate) const GUARD_MARGIN: Duration = Duration::from_millis(50);
 /// How far the guard's time may be off before it is set again: it still acts before the lease ends.
 const GUARD_SLACK: Duration = Duration::from_millis(50);
@@ -20,20 +20,21 @@ const GUARD_SLACK: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_millis(100);
 /// How long SIGKILL may take to end a group.
 const KILL_TAKES: Duration = Duration::from_secs(5);
-/// How soon to look again whether what COMMAND left behind is gone, at first; then half as often each time.
+/// How soon to look again whether the processes that COMMAND left behind are gone, at first; then half as often each
+/// time.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 
 /// A signal that ended COMMAND, and that only the last wait for it can name.
 pub(crate) const UNNAMED: i32 = 0;
 
-/// What is known of the lock at one moment.
+/// The state of the lock at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
-    /// On a clock that counts suspend.
+    /// The time on a clock that counts suspend.
     pub(crate) now: Duration,
     /// Zero once it is lost.
     pub(crate) remaining: Duration,
-    /// How long it is renewed.
+    /// How long the lock is still renewed.
     pub(crate) hold_left: Duration,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Lease {
 pub(crate) enum Why {
     /// The lock is lost.
     Lost,
-    /// It is about to be lost.
+    /// The lock is about to be lost.
     RunsOut,
     /// `--max-hold` is used up.
     Hold,
@@ -50,7 +51,7 @@ pub(crate) enum Why {
     LeftOver,
 }
 
-/// What is to be done to COMMAND's group. Always done before it is reported.
+/// The action on COMMAND's group. Always carried out before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Nothing,
@@ -60,22 +61,22 @@ pub(crate) enum Act {
     Kill(Why),
 }
 
-/// What follows when COMMAND was stopped.
+/// The reaction when COMMAND was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnStop {
     Nothing,
-    /// It wants the terminal, which is ours to give.
+    /// COMMAND wants the terminal, which is ours to give.
     GiveTerminal,
-    /// The user stopped it, so we stop too: with the rest of our group if the terminal's stop key would have
+    /// The user stopped COMMAND, so we stop too: with the rest of our group if the terminal's stop key would have
     /// stopped that as well.
     StopToo {
         group: bool,
     },
-    /// No process could let us go on, so it goes on at once, as it would without us.
+    /// No process could continue us, so COMMAND goes on at once, as it would without us.
     GoOn,
 }
 
-/// Where COMMAND is.
+/// The state of COMMAND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
@@ -83,12 +84,12 @@ enum State {
     Ended,
 }
 
-/// Where our group and COMMAND's stand with the terminal.
+/// Which of our group and COMMAND's has the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terminal {
-    /// There is none.
+    /// There is no terminal.
     None,
-    /// Others have it.
+    /// Other groups have it.
     Others,
     Ours,
     Commands,
@@ -101,13 +102,14 @@ pub(crate) struct Plan {
     state: State,
     /// We were stopped with COMMAND. The SIGCONT that continues us is handed on.
     stopped_too: bool,
-    /// And when SIGKILL follows.
+    /// Why COMMAND is being ended, and when SIGKILL follows.
     ending: Option<(Why, Duration)>,
-    /// By us; and since when.
+    /// When we killed COMMAND.
     killed: Option<Duration>,
-    /// Until when the guard leaves COMMAND alone.
+    /// The time until which the guard leaves COMMAND alone.
     guarded: Option<Duration>,
-    /// The time before that had passed when it was set: it may have killed COMMAND, though the lock was renewed.
+    /// The guard's time before had passed when a new one was set: it may have killed COMMAND, though the lock was
+    /// renewed.
     overslept: bool,
     looks: u32,
 }
@@ -126,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// To be asked whenever something may have changed, and before anything else is done then.
+    /// The action that is due. Must be called whenever something may have changed, before anything else is done then.
     pub(crate) fn look(&mut self, lease: Lease) -> Act {
         if self.killed.is_some() {
             return Act::Nothing;
@@ -156,7 +158,7 @@ impl Plan {
     }
 
     fn kill(&mut self, why: Why, now: Duration) -> Act {
-        // What was begun for another reason is a loss all the same, unless COMMAND had ended before.
+        // An end that was begun for another reason is a loss all the same, unless COMMAND had ended before.
         if self.state != State::Ended || self.ending.is_none() {
             self.ending = Some((why, now));
         }
@@ -168,7 +170,7 @@ impl Plan {
     pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
         let told = self.guarded?;
         let until = guard_time(lease);
-        // After our SIGKILL an earlier time would only make it kill once more, and say that we stand still.
+        // After our SIGKILL an earlier time would only make the guard kill once more, and report that we are stopped.
         let killed = self.killed.is_some() && until < told;
         if killed || until.abs_diff(told) <= GUARD_SLACK {
             return None;
@@ -178,14 +180,14 @@ impl Plan {
         Some(until)
     }
 
-    /// The first time to tell the guard. COMMAND begins when it has answered.
+    /// The first time to give to the guard. COMMAND begins when the guard has answered.
     pub(crate) fn arm(&mut self, lease: Lease) -> Duration {
         let until = guard_time(lease);
         self.guarded = Some(until);
         until
     }
 
-    /// COMMAND was stopped. `orphaned`: no process could let us go on if we stopped.
+    /// COMMAND was stopped. `orphaned`: no process could continue us if we stopped.
     pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
         self.state = State::Stopped;
         let then = match (terminal, signal) {
@@ -208,19 +210,19 @@ impl Plan {
         }
     }
 
-    /// Whether we have told COMMAND, or its group, to end.
+    /// Whether we have asked COMMAND, or its group, to end.
     pub(crate) fn has_ended_it(&self) -> bool {
         self.ending.is_some()
     }
 
-    /// Whether SIGCONT goes behind a signal that is handed on, as timeout(1) and systemd do it: stopped, COMMAND could
-    /// not end. What Ctrl-Z has stopped with us goes on with us.
+    /// Whether SIGCONT follows a signal that is handed on, as timeout(1) and systemd do it: stopped, COMMAND could not
+    /// end. A COMMAND that Ctrl-Z has stopped with us goes on with us.
     pub(crate) fn wakes(&self, signal: i32) -> bool {
         asks_to_end(signal) && !self.stopped_too
     }
 
-    /// COMMAND has ended, and so do we: like this. `None`: the lock was lost, so COMMAND was ended for that, or was
-    /// unprotected at its end.
+    /// COMMAND has ended, and so do we, with the returned end. `None`: the lock was lost, so COMMAND was ended for
+    /// that, or was unprotected at its end.
     pub(crate) fn ended(&mut self, end: End, lease: Lease) -> Option<End> {
         self.state = State::Ended;
         let killed_by_guard = end == End::Signal(SIGKILL)
@@ -244,13 +246,13 @@ impl Plan {
         }
     }
 
-    /// SIGKILL was long ago and something is still there: it hangs in the kernel, or is not ours to end.
+    /// SIGKILL was long ago and a process is still there: it hangs in the kernel, or is not ours to end.
     pub(crate) fn gives_up(&self, lease: Lease) -> bool {
         let since = |killed| lease.now.saturating_sub(killed);
         self.killed.is_some_and(|killed| since(killed) > KILL_TAKES)
     }
 
-    /// How long nothing needs to be looked at, if nothing comes.
+    /// How long nothing needs to be looked at, if nothing arrives.
     pub(crate) fn wait(&mut self, lease: Lease) -> Duration {
         let mut wait = TICK;
         if self.state == State::Ended {
@@ -280,7 +282,7 @@ fn guard_time(lease: Lease) -> Duration {
 }
 
 impl End {
-    /// As the exit code of a shell, where the table does not say that we die as COMMAND did.
+    /// The exit code that a shell would return, except if the table has us die by the same signal as COMMAND.
     pub(crate) fn to_shell(self) -> End {
         match self {
             End::Signal(SIGINT | SIGTERM | SIGHUP | UNNAMED) | End::Code(_) => self,
@@ -294,8 +296,8 @@ pub(crate) fn asks_to_end(signal: i32) -> bool {
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
 }
 
-/// The signals that are handled. All that end a process, and may be sent to it by others: not those that cannot be
-/// handled, nor those of a fault of its own (SIGSEGV, SIGSYS, …).
+/// The handled signals: all that end a process, and may be sent to it by others. Not those that cannot be handled, nor
+/// those of its own fault (SIGSEGV, SIGSYS, …).
 pub(crate) fn handled() -> impl Iterator<Item = i32> {
     ENDING
         .into_iter()
@@ -303,7 +305,7 @@ pub(crate) fn handled() -> impl Iterator<Item = i32> {
         .chain(SIGRTMIN()..=SIGRTMAX())
 }
 
-/// They end a process that does not handle them.
+/// The signals that end a process which does not handle them.
 const ENDING: [i32; 14] = [
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM, SIGIO, SIGPROF, SIGPWR,
     SIGVTALRM, SIGXCPU, SIGXFSZ,
@@ -461,7 +463,7 @@ mod tests {
         let mut plan = running();
         plan.guard_until(after).unwrap();
         assert_eq!(plan.ended(kill, after), None);
-        // Later it is another process.
+        // A later kill is another process's.
         let mut plan = running();
         plan.guard_until(after).unwrap();
         plan.guard_until(renewed(140 * S)).unwrap();
@@ -535,7 +537,7 @@ mod tests {
         assert!(!plan.wakes(SIGTERM));
         plan.continued();
         assert!(plan.wakes(SIGTERM));
-        // Not with us.
+        // A COMMAND that did not stop with us.
         plan.stopped(SIGTSTP, Terminal::Commands, true);
         assert!(plan.wakes(SIGTERM));
     }

@@ -1,4 +1,4 @@
-//! What /proc knows of processes.
+//! The state of processes, from /proc.
 
 use std::fs;
 

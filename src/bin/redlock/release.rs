@@ -22,7 +22,7 @@ pub(crate) enum Answer {
 impl Answer {
     /// # Errors
     ///
-    /// There is no answer to be had.
+    /// There is no way to get an answer.
     pub(crate) fn expected(yes: bool) -> Result<Answer, String> {
         match yes {
             true => Ok(Answer::Yes),
@@ -79,7 +79,7 @@ pub(crate) fn release(given: &Release, answer: &Answer, redlock: &Redlock) -> En
     }
 }
 
-/// Whose lock is meant, and how long it stays; or how this program ends if that is not certain.
+/// Whose lock is meant, and how long it remains; or how this program ends if that is not certain.
 fn chosen<'a>(
     given: &Release,
     state: &'a LockState,
@@ -110,7 +110,7 @@ fn refuse(why: &str) -> End {
     End::Code(BUSY)
 }
 
-/// Whatever has happened since it was shown: only the lock of this holder is deleted.
+/// Deletes only the lock of this holder, whatever has happened since it was shown.
 fn break_lock(name: &[u8], holder: &Holder, redlock: &Redlock) -> End {
     match redlock.break_lock(name, holder) {
         Ok(true) => {
@@ -127,7 +127,7 @@ fn break_lock(name: &[u8], holder: &Holder, redlock: &Redlock) -> End {
     }
 }
 
-/// What has become of it.
+/// Reports the new state of the lock.
 fn changed(name: &[u8], redlock: &Redlock) -> End {
     match redlock.inspect(name) {
         Ok(inspection) => {

@@ -1,8 +1,8 @@
 //! `redlock run`: takes the lock, runs COMMAND, and ends it before the lock ends.
 //!
-//! Three processes. This one, the *wrapper*, renews the lock. *COMMAND* leads a group of its own, so that all that
-//! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stand still. What is
-//! done when is decided in plan.rs.
+//! Three processes. This one, the *wrapper*, renews the lock. *COMMAND* leads its own group, so that all processes that
+//! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stopped. The steps are
+//! decided in plan.rs.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -32,7 +32,7 @@ use crate::processes;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
 
-/// How long the guard may take to start. Later than this there is something wrong with it.
+/// How long the guard may take to start. If it takes longer, something is wrong with it.
 const GUARD_START: Duration = Duration::from_secs(10);
 const SELF: &str = "/proc/self/exe";
 
@@ -52,7 +52,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         let started = boot_time();
         match lock.keep_alive(job.max_hold) {
             Ok(kept) => break (kept, started),
-            // We stood still, and nothing has begun yet.
+            // We were stopped, and nothing has begun yet.
             Err(Error::Lost(_)) => {}
             Err(Error::Config(error)) => return no_process("a thread", &error),
             Err(error) => return failed(&error),
@@ -83,12 +83,12 @@ fn no_process(what: &str, error: &dyn std::error::Error) -> End {
     End::Code(NO_PROCESS)
 }
 
-/// COMMAND, the guard, and what is between them and us.
+/// COMMAND, the guard, and the channels between them and us.
 struct Run<'a> {
     plan: Plan,
     kept: KeptLock,
     command: Child,
-    /// COMMAND's.
+    /// The process group of COMMAND.
     group: Pid,
     guard: Guard,
     terminal: Terminal,
@@ -103,30 +103,30 @@ struct Run<'a> {
     senders: Vec<Child>,
 }
 
-/// The process that kills COMMAND when the lock ends, whatever becomes of us.
+/// The process that kills COMMAND when the lock ends, whatever happens to us.
 struct Guard {
-    /// Until it is gone.
+    /// `None` once the process is gone.
     process: Option<Child>,
     socket: UnixStream,
-    /// It reads this.
+    /// The time that the guard reads.
     until: Until,
 }
 
 impl Guard {
-    /// The byte wakes it; if there is no room for one, there are others.
+    /// Sets the time. The byte wakes the guard; if there is no room for one, other bytes are waiting.
     fn tell(&mut self, until: Duration) {
         self.until.set(until);
         let _ = self.socket.write_all(&[1]);
     }
 
-    /// Until it says that it is, within `GUARD_START`.
+    /// Waits for the guard's answer that it is armed, within `GUARD_START`.
     fn wait_until_armed(&mut self) -> io::Result<()> {
         self.socket.set_read_timeout(Some(GUARD_START))?;
         self.socket.read_exact(&mut [0])?;
         self.socket.set_nonblocking(true)
     }
 
-    /// Without it we go on.
+    /// Looks whether the guard is alive. Without it we go on.
     fn look(&mut self) {
         if let Some(process) = &mut self.process
             && !matches!(process.try_wait(), Ok(None))
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
             .stdout(Stdio::from(shared))
             .spawn();
         let guard = guard.inspect_err(|_| {
-            // It waits to begin.
+            // The process waits to begin.
             let _ = command.kill().and_then(|()| command.wait());
         })?;
         let terminal = Terminal::new(group);
@@ -185,13 +185,13 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// The process that becomes COMMAND when there is something to read.
+    /// The process that becomes COMMAND as soon as there is something to read.
     fn command(
         job: &Job,
         (fence, slot): (Option<u64>, Option<u32>),
         wait_here: PipeReader,
     ) -> io::Result<Child> {
-        // It alone inherits this: nothing else is started before we have closed ours.
+        // Only this process inherits the pipe: nothing else is started before we have closed ours.
         fcntl(&wait_here, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = Command::new(SELF);
         command
@@ -206,14 +206,14 @@ impl<'a> Run<'a> {
         command.spawn()
     }
 
-    /// Lets COMMAND begin, once the guard has said that it is armed.
+    /// Lets COMMAND begin, once the guard has answered that it is armed.
     fn begin(&mut self, mut gate: PipeWriter) {
         let until = self.plan.arm(self.lease());
         self.guard.tell(until);
         match self.guard.wait_until_armed() {
             Ok(()) => {
                 self.terminal.offer();
-                // If the group is empty, that is seen where its end is.
+                // If the group is empty, that is found when its end is looked for.
                 let _ = gate.write_all(&[1]);
             }
             Err(_) => {
@@ -223,14 +223,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How we end, as [`Plan::ended`] says it. The lock, if nothing of COMMAND's group is left: else no process may
-    /// have it before its ttl is over.
+    /// How we end, as [`Plan::ended`] decides; and the lock, if nothing of COMMAND's group is left: otherwise no
+    /// process may have it before its ttl is over.
     fn finish(mut self) -> (Option<End>, Option<KeptLock>) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
             let signal = self.signals.recv_timeout(wait).ok();
-            // We may have stood still meanwhile: first what is due.
+            // We may have been stopped meanwhile: first do what is due.
             self.look();
             if let Some(signal) = signal {
                 self.signal(signal);
@@ -249,7 +249,8 @@ impl<'a> Run<'a> {
             self.adopted();
         };
         let gone = self.leftovers();
-        // From here on they could kill another group that gets this number: they end before that is free.
+        // From here on the guard and the senders could kill another group that gets this number: they end before the
+        // number is free.
         let guard = self.guard.process.take();
         for mut process in guard.into_iter().chain(self.senders.drain(..)) {
             let _ = process.kill().and_then(|()| process.wait());
@@ -269,7 +270,8 @@ impl<'a> Run<'a> {
         (end, Some(self.kept))
     }
 
-    /// COMMAND's end, if it has ended. It stays a zombie, so that its number, and its group's, is reused by no other process.
+    /// COMMAND's end, if it has ended. COMMAND stays a zombie, so that no other process reuses its number, or its
+    /// group's.
     fn command_end(&self) -> Result<Option<End>, Errno> {
         let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.group), peek) {
@@ -284,7 +286,7 @@ impl<'a> Run<'a> {
 
     fn lease(&self) -> Lease {
         Lease {
-            // In this order: what passes in between makes it shorter.
+            // The order matters: time that passes in between makes the lease shorter.
             now: boot_time(),
             remaining: self.kept.remaining(),
             hold_left: self.kept.hold_left(),
@@ -335,7 +337,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// To COMMAND's group. Whether that is permitted.
+    /// Sends the signal to COMMAND's group. Returns whether that is permitted.
     fn send(&mut self, signal: Signal) -> bool {
         if killpg(self.group, signal) != Err(Errno::EPERM) {
             return true;
@@ -367,7 +369,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A signal without a name, which only a shell can send for us. (What sigqueue(3) sent along is lost.)
+    /// Sends a signal without a name, which only a shell can send for us. (Data that sigqueue(3) sent along is lost.)
     fn send_real_time(&mut self, signal: i32) {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", "kill -s \"$1\" -- \"-$2\"", "sh"]);
@@ -380,7 +382,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// COMMAND's stops, and that it goes on again. Its end is not taken from here.
+    /// Handles COMMAND's stops and continuations. Its end is not taken from here.
     fn stops(&mut self) {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WSTOPPED | WaitPidFlag::WCONTINUED;
         loop {
@@ -434,7 +436,7 @@ impl<'a> Run<'a> {
         verdict
     }
 
-    /// Ends what COMMAND left behind in its group. Whether nothing is left.
+    /// Ends the processes that COMMAND left behind in its group. Returns whether nothing is left.
     fn leftovers(&mut self) -> bool {
         while processes::is_alive(self.group) {
             let lease = self.lease();
@@ -455,7 +457,7 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Process 1 waits for the children of all processes.
+    /// Waits for adopted children: process 1 waits for the children of all processes.
     fn adopted(&mut self) {
         self.senders
             .retain_mut(|sender| matches!(sender.try_wait(), Ok(None)));
@@ -476,7 +478,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// They are COMMAND's alone: the other end of a pipe learns when it closes them.
+/// Closes our input and output, so that COMMAND alone has them: the other end of a pipe learns when it closes them.
 fn hand_over_input_and_output() {
     if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);

@@ -1,14 +1,14 @@
-//! What is found, shown to people and to programs.
+//! The results, shown to people and to programs.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// How wide a column is at most, and the last one, in which errors stand.
+/// The maximum width of a column, and of the last one, which has the errors.
 const WIDEST: usize = 80;
 const LAST: usize = 400;
 
-/// For people: if it is long, the number of the characters left out stands in place of its middle.
+/// The text for people: if it is long, the number of characters left out replaces its middle.
 pub(crate) fn shortened(text: &str) -> String {
     within(text, WIDEST)
 }
@@ -24,7 +24,7 @@ fn within(text: &str, widest: usize) -> String {
     format!("{start}…({} more)…{end}", length - 2 * kept)
 }
 
-/// Columns, as wide as what stands in them.
+/// Columns, as wide as their contents.
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let limit = |column| if column + 1 == N { LAST } else { WIDEST };
     let cell = |(column, text): (usize, &String)| within(text, limit(column));

@@ -1,19 +1,19 @@
-//! What is locked: NAME as a plain lock, or as what a flag says.
+//! The lock to take: NAME as a plain lock, or as the kind that a flag names.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use redlock_sync::{Error, Lock, Lockable, Redlock, Report};
 
-/// As what NAME is locked.
+/// The kind of lock on NAME.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
-    /// So many at a time.
+    /// A semaphore with this number of slots.
     Slots(u32),
     Shared,
     Exclusive,
-    /// And these names, too.
+    /// NAME together with these names.
     Also(Vec<OsString>),
 }
 
@@ -21,14 +21,14 @@ pub(crate) enum Kind {
 pub(crate) struct Target<'a> {
     redlock: Redlock,
     name: &'a [u8],
-    /// `None`: it is a plain lock.
+    /// `None`: a plain lock.
     other: Option<Lockable>,
 }
 
 impl<'a> Target<'a> {
     /// # Errors
     ///
-    /// A name that cannot be one.
+    /// The name is not allowed.
     pub(crate) fn new(redlock: Redlock, name: &'a OsStr, kind: &Kind) -> Result<Self, Error> {
         let name = name.as_encoded_bytes();
         let other = match kind {
@@ -52,7 +52,7 @@ impl<'a> Target<'a> {
         &self.redlock
     }
 
-    /// One attempt. `None`: others have it.
+    /// One attempt. `None`: others have the lock.
     pub(crate) fn try_acquire(&self, ttl: Duration) -> Result<Option<Lock>, Error> {
         match &self.other {
             None => self.redlock.try_acquire(self.name, ttl),
@@ -60,7 +60,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// One attempt. Its error says why there is no lock.
+    /// One attempt. The error has the reason if there is no lock.
     #[cfg(target_os = "linux")]
     pub(crate) fn acquire_at_once(&self, ttl: Duration) -> Result<Lock, Error> {
         match &self.other {
@@ -81,7 +81,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether the nodes are fit for it.
+    /// Whether the nodes are fit for this kind of lock.
     pub(crate) fn check(&self) -> Result<Report, Error> {
         match &self.other {
             None => self.redlock.check(self.name),
@@ -89,7 +89,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// All that is locked.
+    /// All locked names.
     pub(crate) fn names(&self) -> Vec<&[u8]> {
         match &self.other {
             None => vec![self.name],

@@ -11,15 +11,15 @@ use crate::plan;
 /// The controlling terminal, if there is one.
 pub(crate) struct Terminal {
     file: Option<File>,
-    /// COMMAND's.
+    /// The process group of COMMAND.
     group: Pid,
-    /// COMMAND is to have it when we have it: it reads from and writes to it, or has asked for it.
+    /// COMMAND should have the terminal when we have it: it reads from and writes to it, or has asked for it.
     wanted: bool,
 }
 
 impl Terminal {
-    /// Called by the main thread when all processes are started: from here on it has SIGTTOU blocked, which would
-    /// stop us where we take the terminal back, or write to it.
+    /// Called by the main thread when all processes are started: from here on this thread has SIGTTOU blocked, which
+    /// would stop us when we take the terminal back, or write to it.
     pub(crate) fn new(group: Pid) -> Terminal {
         let mut blocked = SigSet::empty();
         blocked.add(Signal::SIGTTOU);
@@ -28,7 +28,7 @@ impl Terminal {
         Terminal {
             file: file.ok(),
             group,
-            // In a pipeline it belongs to the process that shows the result.
+            // In a pipeline the terminal belongs to the process that shows the result.
             wanted: stdin().is_terminal() && stdout().is_terminal(),
         }
     }
@@ -45,7 +45,7 @@ impl Terminal {
         }
     }
 
-    /// COMMAND begins, or goes on: it gets the terminal if it is to have it and it is ours to give.
+    /// COMMAND begins, or goes on: it gets the terminal if it should have it and it is ours to give.
     pub(crate) fn offer(&self) {
         if self.wanted
             && self.state() == plan::Terminal::Ours
@@ -55,12 +55,12 @@ impl Terminal {
         }
     }
 
-    /// COMMAND was stopped by `signal`: which may mean that it has asked for it.
+    /// COMMAND was stopped by `signal`, which may mean that it has asked for the terminal.
     pub(crate) fn stopped_by(&mut self, signal: Signal) {
         self.wanted |= [Signal::SIGTTIN, Signal::SIGTTOU].contains(&signal);
     }
 
-    /// COMMAND has stopped or ended. Whether it had the terminal.
+    /// COMMAND has stopped or ended. Returns whether it had the terminal.
     pub(crate) fn take_back(&self) -> bool {
         let had = self.state() == plan::Terminal::Commands;
         if had && let Some(file) = &self.file {
@@ -69,8 +69,8 @@ impl Terminal {
         had
     }
 
-    /// Stops this process until it is let go on; or its whole group, which the terminal's stop key would
-    /// have stopped, had COMMAND been in it.
+    /// Stops this process until it is continued; or its whole group, which the terminal's stop key would have stopped,
+    /// had COMMAND been in it.
     pub(crate) fn stop_too(&self, group: bool) {
         self.take_back();
         if group {
@@ -80,8 +80,8 @@ impl Terminal {
         }
     }
 
-    /// COMMAND was ended from the keyboard, so a process of our group that waits for us (a script) is signalled, too, as if
-    /// COMMAND had been in it. We are as well, and end next.
+    /// COMMAND was ended from the keyboard, so a process of our group that waits for us (a script) is signalled, too,
+    /// as if COMMAND had been in it. We are as well, and end next.
     pub(crate) fn pass_on_key(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(0), signal);
     }

@@ -10,7 +10,7 @@ use crate::busy::say_too_soon;
 use crate::target::Target;
 use crate::{End, UNAVAILABLE, environment, exec, failed, report};
 
-/// COMMAND takes the place of this process: nothing stays to watch over it.
+/// Runs COMMAND in place of this process: no process stays to watch over it.
 pub(crate) fn throttle(
     given: &Throttle,
     (name, command): (&OsStr, &[OsString]),
@@ -30,7 +30,7 @@ pub(crate) fn throttle(
     };
     let fence = match given.fence.then(|| lock.fencing_token()).transpose() {
         Ok(fence) => fence,
-        // It has not happened, so it may.
+        // The event has not happened, so it may.
         Err(error) => {
             report(format_args!("no fencing token: {error}"));
             return End::Code(UNAVAILABLE);

@@ -1,4 +1,4 @@
-//! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
+//! Separate connections to Redis Clusters for each group of servers that owns a lock's keys.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,16 +17,16 @@ use crate::values::clock;
 use crate::values::quorum::spare;
 use crate::values::sync::lock;
 
-/// So many threads connect lanes, or close them.
+/// The number of threads that connect or close lanes at the same time.
 const MAX_AT_ONCE: usize = 32;
 
 pub(crate) struct Lanes {
-    /// With the nodes as they were given. It connects to none of them.
+    /// The nodes as they were given. Never connected.
     base: Arc<Shared>,
     options: Options,
     known: Mutex<KnownLanes>,
     own: Weak<Lanes>,
-    /// A thread asks for the maps; and a slot has moved since it did.
+    /// Whether a thread asks for the maps. `has_moved`: whether a slot has moved since it asked.
     is_refreshing: AtomicBool,
     has_moved: AtomicBool,
     pub(crate) owed: Mutex<Owed>,
@@ -34,16 +34,16 @@ pub(crate) struct Lanes {
 
 #[derive(Default)]
 struct KnownLanes {
-    /// Each leads to the masters of one shard of each Cluster.
+    /// The lanes, each of which leads to the masters of one shard of each Cluster.
     lanes: Vec<Arc<Shared>>,
-    /// Those of the slots that were asked for since the maps last changed.
+    /// The lanes of the slots that were asked for since the maps last changed.
     by_slot: BTreeMap<u16, Arc<Shared>>,
     /// How often the maps had changed then.
     changes: u64,
 }
 
 impl KnownLanes {
-    /// The lane for a slot: the one that is connected to its servers, or else one that is to be.
+    /// The lane for a slot: one that is connected to its servers, or else one that will be.
     fn best(&self, slot: u16) -> Option<&Arc<Shared>> {
         let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
             let mut places = lane.driver.nodes().places().iter();
@@ -54,7 +54,7 @@ impl KnownLanes {
         connected.or_else(|| self.lanes.iter().find(|lane| all(lane, Place::has)))
     }
 
-    /// Takes out the lanes of no use: none of these slots is theirs, or others lead to the same servers.
+    /// Removes lanes that own none of `slots` or duplicate another lane.
     fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Shared>> {
         self.by_slot.clear();
         let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
@@ -66,7 +66,7 @@ impl KnownLanes {
     }
 }
 
-/// The closing of a lane. Until it is done there is what sends on the releases that the lane owes.
+/// The closing of a lane. Keeps the [`Lanes`] until it is done: they send on the releases that the lane owes.
 struct Closing {
     lanes: Arc<Lanes>,
     close: Option<Box<dyn FnOnce() + Send>>,
@@ -82,7 +82,7 @@ impl Drop for Closing {
 }
 
 impl Lanes {
-    /// `None`: each node is one server.
+    /// Returns `None` if each node is one server.
     pub(crate) fn new(base: &Arc<Shared>, options: &Options) -> Option<Arc<Lanes>> {
         let mut places = base.driver.nodes().places().iter();
         places.any(|place| place.cluster().is_some()).then(|| {
@@ -108,9 +108,9 @@ impl Lanes {
         self.clusters().map(|cluster| cluster.changes()).sum()
     }
 
-    /// What leads to the servers that have this slot.
+    /// The lane to the servers that own this slot.
     pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
-        // Each call asks for it, from many threads.
+        // A fast path: each call asks for its lane, from many threads.
         let changes = self.changes();
         let known = lock(&self.known);
         let lane = known.by_slot.get(&slot);
@@ -144,7 +144,8 @@ impl Lanes {
         lane
     }
 
-    /// A slot has moved, and there may be more: another thread asks for the maps again, and ends lanes that have none left.
+    /// Records that a slot has moved. Others may have: another thread asks for the maps again, and ends lanes without
+    /// slots.
     pub(crate) fn moved(&self, slot: u16) {
         let Some(lanes) = self.this() else {
             return;
@@ -166,13 +167,13 @@ impl Lanes {
         }
     }
 
-    /// A slot of each group of servers that has slots, as far as the maps are known.
+    /// One slot of each group of servers that owns slots, from the maps learnt so far.
     pub(crate) fn shards(&self) -> Vec<u16> {
         let maps = self.clusters().filter_map(|cluster| cluster.map());
         slots::combinations(&maps.collect::<Vec<Arc<Map>>>())
     }
 
-    /// Ends the lanes of no use. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
+    /// Ends unused lanes. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
     /// often the maps had changed before.
     fn tidy(&self, changes: u64) {
         let slots = self.shards();
@@ -183,7 +184,7 @@ impl Lanes {
         drop(ended);
     }
 
-    /// Closes a lane: in another thread, as long as the program may use others.
+    /// Closes a lane: in another thread while the program may use others.
     pub(crate) fn close_one(&self, close: Box<dyn FnOnce() + Send>) {
         let mut owed = lock(&self.owed);
         let Some(lanes) = self.this().filter(|_| owed.closed_at.is_none()) else {
@@ -197,11 +198,11 @@ impl Lanes {
             close: Some(close),
         };
         let thread = std::thread::Builder::new().name("redlock-close".into());
-        // Without a thread it is done here.
+        // If no thread starts, the lane is closed here.
         let _ = thread.spawn(move || drop(closing));
     }
 
-    /// Ends all of them, side by side. What they still have to release has a node timeout, and then two at other servers.
+    /// Ends all lanes, side by side. The releases that they still owe have one node timeout, and two at other servers.
     pub(crate) fn close(&self) {
         lock(&self.owed).closed_at = Some(clock::instant());
         let KnownLanes { lanes, by_slot, .. } = std::mem::take(&mut *lock(&self.known));
@@ -225,7 +226,7 @@ impl Lanes {
         self.own.upgrade()
     }
 
-    /// What leads to this server of the node, to which this slot is on its way.
+    /// The lane to this server of the node, to which this slot is migrating.
     pub(crate) fn lane_to(
         &self,
         (node, server): (usize, &Endpoint),
@@ -238,7 +239,7 @@ impl Lanes {
         if let Some(slot) = shards.find(|slot| map.master(*slot) == Some(server)) {
             return Some(self.lane(slot));
         }
-        // It has no slot yet, so the map does not have it.
+        // The server owns no slot yet, so the map does not have it.
         let target = place.target(server)?;
         let mut known = lock(&self.known);
         let leads_there = |lane: &&Arc<Shared>| {
@@ -253,12 +254,12 @@ impl Lanes {
         Some(self.add(&mut known.lanes, places))
     }
 
-    /// What leads to the servers that have this resource.
+    /// The lane to the servers that own this resource.
     pub(crate) fn of(&self, resource: &[u8]) -> Arc<Shared> {
         self.lane(self.slot(resource))
     }
 
-    /// Connects to all servers of all shards. The nodes that do not answer, or why too few do.
+    /// Connects to all servers of all shards. Returns the nodes that do not answer, or why too few do.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
         let connected = self.connect_all(self.slots())?;
         match self.unserved() {
@@ -287,14 +288,14 @@ impl Lanes {
         unserved.collect()
     }
 
-    /// One of each shard.
+    /// One slot of each shard.
     fn slots(&self) -> Vec<u16> {
         let mut slots = Vec::new();
         for cluster in self.clusters() {
             cluster.look_up(0, self.base.driver.nodes().timeouts.connect);
             slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
         }
-        // Where no server answers, that is what is found.
+        // If no server answers, connecting for slot 0 reports that.
         if slots.is_empty() {
             slots.push(0);
         }
@@ -312,7 +313,7 @@ impl Lanes {
         let results = Mutex::new(Vec::new());
         at_once("redlock-connect", lanes, |lane| {
             let result = lane.driver.connect();
-            // Without this one the others do not help.
+            // Without this lane the others do not help.
             let goes_on = result.is_ok();
             lock(&results).push(result);
             goes_on
@@ -323,7 +324,7 @@ impl Lanes {
     }
 }
 
-/// Does that with all of them, side by side, [some](MAX_AT_ONCE) at a time, until one returns false.
+/// Calls `act` with all of them, side by side, [some](MAX_AT_ONCE) at a time, until one call returns false.
 fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
     let (count, all) = (all.len(), Mutex::new(all.into_iter()));
     let work = || {
@@ -340,7 +341,7 @@ fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
     std::thread::scope(|scope| {
         for _ in 1..count.min(MAX_AT_ONCE) {
             let thread = std::thread::Builder::new().name(name.into());
-            // Without threads this one does it all.
+            // If no threads start, this one does it all.
             if thread.spawn_scoped(scope, work).is_err() {
                 break;
             }

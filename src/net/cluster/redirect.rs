@@ -22,25 +22,25 @@ use crate::values::sync::lock;
 
 /// How often an operation is sent on.
 const MAX_REDIRECTS: usize = 5;
-/// Before it is sent on once more.
+/// The pause before an operation is sent on again.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How often a release is sent on, and the longest pause: ten seconds in all.
 const MAX_TRIES: u32 = 25;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How long all of them together are tried once the program has no more use for the lanes: at a server that does not answer,
-/// and at all. Then their keys end with their ttls.
+/// How long all releases together are tried once the lanes are closed: at a server that does not answer, and in all.
+/// Then their keys end with their ttls.
 const AFTER_CLOSE: Duration = Duration::from_millis(500);
 const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
-/// How many releases may wait for that. Beyond that the oldest is dropped, and its key ends with its ttl.
+/// How many releases may wait to be sent on. Beyond that the oldest is dropped, and its key ends with its ttl.
 const MAX_OWED: usize = 65_536;
 
-/// What to do after a server has said that another one has the key.
+/// The next step after a server reported that another one has the key.
 enum Onward {
-    /// Nothing more.
+    /// Stop.
     End,
-    /// The same where the slot is now.
+    /// Retry at the slot's owner.
     Again(Op),
-    /// The same at a server that does not have the slot yet.
+    /// Retry at the importing server, after ASKING.
     At(Arc<Shared>, Op),
 }
 
@@ -58,7 +58,7 @@ impl Route for Lanes {
         let slot = self.slot(&op.key.resource);
         let until = clock::instant() + 2 * self.node_timeout();
         let (enqueues, owed) = (op.enqueues(), op.owed(answer.begun));
-        // What leads to the servers that have answered.
+        // The lane to the servers that answered. `None`: those at `from`.
         let mut lane: Option<Arc<Shared>> = None;
         for redirects in 0..=MAX_REDIRECTS {
             let places = lane
@@ -77,7 +77,7 @@ impl Route for Lanes {
                 Onward::Again(op) => (self.lane(slot), op.named(None)),
                 Onward::At(lane, op) => (lane, op.named(Some(answer.begun))),
                 Onward::End => {
-                    // No release is left out.
+                    // Even then each release is sent on, from the queue.
                     if let Some(debt) = owed {
                         let debts = said.iter().map(|(node, _)| (*node, debt.clone()));
                         self.release(debts.collect());
@@ -86,14 +86,14 @@ impl Route for Lanes {
                 }
             };
             if redirects > 0 {
-                // Until both servers know who has the slot, each may name the other one.
+                // Until both servers agree on the slot's owner, each may name the other one.
                 std::thread::sleep(PAUSE);
             }
             answer = to.driver.run_here(op.clone());
             lane = Some(to);
         }
         if enqueues && !op.enqueues() {
-            // It has entered no queue, and knows no holder.
+            // The last try entered no queue, and reports no holder.
             let refused = answer.tally.refused.len();
             let infos = &mut answer.remarks.make().lock_infos;
             infos.resize_with(refused, LockInfo::default);
@@ -103,7 +103,7 @@ impl Route for Lanes {
 
     fn follow_all(&self, from: &[Place], ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
         let slot = |op: &Op| self.slot(&op.key.resource);
-        // All that is said is learnt before anything is sent on.
+        // All redirects are recorded before anything is sent on.
         let moved = ops.iter().zip(&answers).enumerate();
         let moved = moved.filter(|(_, (op, answer))| !self.said(from, slot(op), answer).is_empty());
         let mut moved: Vec<(usize, Arc<Shared>)> = moved
@@ -145,7 +145,7 @@ impl Route for Lanes {
         }
         if let Some(lanes) = self.this() {
             let thread = std::thread::Builder::new().name("redlock-moved".into());
-            // Without a thread the next release starts one.
+            // If no thread starts, the next release starts one.
             owed.is_running = thread.spawn(move || lanes.send_owed()).is_ok();
         }
     }
@@ -171,7 +171,7 @@ impl Route for Lanes {
 }
 
 impl Lanes {
-    /// What the servers have said that do not have the slot. It is known from then on.
+    /// The redirects in `answer`, by node. Records where the slot is now.
     fn said(&self, places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
         let said = answer.remarks.causes.iter().filter_map(|(node, cause)| {
             let Cause::Elsewhere(text) = &**cause else {
@@ -196,12 +196,12 @@ impl Lanes {
         let Some((node, elsewhere)) = said.first() else {
             return Onward::End;
         };
-        // The other nodes will do.
+        // The other nodes are enough.
         if !matches!(answer.outcome, Outcome::Unavailable { .. }) {
             return Onward::End;
         }
         let alone = places.len() == 1;
-        // What other nodes have granted is being undone: the next try has another token (rule R2).
+        // The votes of other nodes are being undone: the next try has another token (rule R2).
         if op.is_acquire() && !alone {
             return Onward::End;
         }
@@ -214,7 +214,7 @@ impl Lanes {
                 }
                 Onward::Again(op)
             }
-            // It is too old to be relied on.
+            // The redirect is too old to be relied on.
             Elsewhere::Asks(_) if alone && clock::instant() > answer.begun + NAMED => {
                 Onward::Again(op)
             }
@@ -223,15 +223,15 @@ impl Lanes {
                 let lane = self.lane_to((*node, to), slot);
                 lane.map_or(Onward::End, |lane| Onward::At(lane, op))
             }
-            // One of the two has the lock's key. The one that has the slot says which: servers before Redis 7 send a command
-            // on although they have some of its keys.
+            // One of the two servers has the lock's key. The slot's owner reports which: servers before Redis 7
+            // redirect a command although they have some of its keys.
             Elsewhere::Torn => with_one_key(op).map_or(Onward::End, Onward::Again),
             Elsewhere::Asks(_) => Onward::End,
         }
     }
 
-    /// Sends releases on until none is left, or each was tried often enough. Once the program has no more use for the lanes
-    /// they have a time in sum.
+    /// Sends releases on until none is left, or each was tried often enough. Once the lanes are closed, all releases
+    /// share one time limit.
     fn send_owed(&self) {
         loop {
             let mut owed = lock(&self.owed);
@@ -250,11 +250,11 @@ impl Lanes {
             }
             let mut owed = lock(&self.owed);
             if !is_elsewhere(&answer) && owed.closed_at.is_none() {
-                // The lane owes it now, and sends it again.
+                // The lane owes the release now, and sends it again.
                 continue;
             }
             if !is_elsewhere(&answer) && owed.closed_for(clock::instant()) >= Some(AFTER_CLOSE) {
-                // Nor are others tried there: each would take a node timeout.
+                // Other releases are not tried there either: each would take a node timeout.
                 let place = lane.driver.nodes().places().get(release.node);
                 let is_there = |other: &OwedRelease| {
                     let slot = self.slot(&other.debt.key.resource);
@@ -273,13 +273,13 @@ impl Lanes {
         }
     }
 
-    /// Writes a release to the server that has the key now. If it cannot be, what leads there owes it.
+    /// Writes a release to the server that has the key now. If that fails, the lane to the server owes it.
     pub(crate) fn write_release(&self, node: usize, debt: Debt) {
         let lane = self.of(&debt.key.resource);
         lane.driver.run_here(owed_at(node, debt).only_write(true));
     }
 
-    /// What the server says that has the key, and what leads there.
+    /// Sends a release to the server that has the key. Returns the lane to it, and the answer.
     fn deliver(&self, release: &OwedRelease) -> (Arc<Shared>, Answer) {
         let OwedRelease { node, debt, .. } = release;
         let slot = self.slot(&debt.key.resource);
@@ -300,7 +300,7 @@ impl Lanes {
         }
     }
 
-    /// Waits until no releases are owed, but for no longer than this.
+    /// Waits until no releases are owed, at most for `time`.
     pub(crate) fn wait_owed(&self, time: Duration) {
         let until = clock::instant() + time;
         let is_busy = || {
@@ -313,7 +313,7 @@ impl Lanes {
     }
 }
 
-/// Whether a server has said that another one has the key.
+/// Whether a server reported that another one has the key.
 fn is_elsewhere(answer: &Answer) -> bool {
     let mut causes = answer.remarks.causes.iter();
     causes.any(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)))
@@ -327,12 +327,12 @@ fn owed_at(node: usize, mut debt: Debt) -> Op {
         Action::Release(_) => Action::Release(alone(&debt.key)),
         shortening => shortening,
     };
-    // (It would be written behind it to all nodes that may have the lock.)
+    // (Otherwise the release would be written behind it to all nodes that may have the lock.)
     let key = debt.key.sent_to(only);
     Op::new(action, key).since(now).to(only)
 }
 
-/// The same with the lock's key alone.
+/// The operation with the lock's key alone, if it can do without others.
 fn with_one_key(op: Op) -> Option<Op> {
     let action = match op.action {
         Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
@@ -343,7 +343,7 @@ fn with_one_key(op: Op) -> Option<Op> {
     (!op.action.uses_companions(&op.key.kind)).then_some(op)
 }
 
-/// How a release is sent that no call waits for. A reader's and a writer's names other keys, whatever it is to do.
+/// How a release that no call waits for is sent. That of a reader or a writer names other keys, whatever it is to do.
 fn alone(key: &Key) -> Notify {
     match key.kind {
         Kind::Plain | Kind::Permit { .. } => Notify::None,

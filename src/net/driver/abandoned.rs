@@ -4,8 +4,8 @@ use std::sync::{Mutex, Weak};
 
 use crate::values::sync::lock;
 
-/// Threads of queries that nothing waits for any more and that have not ended: their nodes, and what lives as long as
-/// they do.
+/// Threads of queries that have not ended and that nothing waits for: their nodes, and a reference that lives as long
+/// as the thread does.
 #[derive(Default)]
 pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
 

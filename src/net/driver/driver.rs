@@ -1,16 +1,16 @@
 //! One connection to each node, for all threads.
 //!
-//! A thread that finds no leader leads: it carries out its own operation, and on the way what others
-//! submit, with one write and one read for each node. Each operation under way has a thread that waits for it, so there is
-//! always one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that looks
-//! leads, a waiting one or one that comes. Otherwise it hands the connections to that thread, which wakes up. So while any
-//! operation is under way, a thread leads, or one that is awake looks once more.
+//! A thread that finds no leader leads: it carries out its own operation, and on the way those that others submit, with
+//! one write and one read for each node. Each operation under way has a thread that waits for it, so there is always
+//! one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that
+//! looks leads, a waiting one or a new one. Otherwise the leader hands the connections to that thread, which wakes up.
+//! So while any operation is under way, a thread leads, or one that is awake looks once more.
 //!
-//! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
-//! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
+//! With one connection per node, a release is behind the acquire that it undoes (rule R7), however many threads there
+//! are. The driver has no part in validity, retries, or held locks.
 //!
-//! Why one connection per node. Pairs of acquire and release per second with two connections per node (and with four), as ratios to
-//! one connection per node, 5 nodes, 2 cores:
+//! Why one connection per node. Pairs of acquire and release per second with two connections per node (and with four),
+//! as ratios to one connection per node, 5 nodes, 2 cores:
 //!
 //! | threads | loopback | 1 ms of round trip |
 //! | --- | --- | --- |
@@ -33,12 +33,12 @@ use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
 
-/// How often a thread that waits yields before it sleeps: with few nodes an answer comes sooner than a
-/// thread is put to sleep and woken. With more nodes it does where many threads wait, which are then written and answered
-/// together; where few wait, yielding only costs.
+/// How often a waiting thread yields before it sleeps: with few nodes an answer arrives sooner than a thread is put to
+/// sleep and woken. With more nodes that is so if many threads wait, which are then written and answered together; if
+/// few wait, yielding only costs.
 ///
-/// Pairs per second on 5 nodes if threads yield behind three others that wait, as ratios to never, and if they always do (2 cores,
-/// 7 to 11 rounds in turns; µs of processor time per pair):
+/// Pairs per second on 5 nodes if threads yield behind three others that wait, as ratios to never, and if they always
+/// do (2 cores, 7 to 11 rounds in turns; µs of processor time per pair):
 ///
 /// | threads | never | behind three others | always |
 /// | --- | --- | --- | --- |
@@ -48,21 +48,22 @@ use crate::values::quorum::NodeSet;
 /// | 16 | 1 (29) | 1.34 (32) | 1.31 (32) |
 /// | 64 | 1 (21) | 1.27 (21) | 1.18 (24) |
 ///
-/// Two threads do the same as never, and what differs is noise. Four gain nothing: seldom do three others wait. Eight gain time for
-/// processor time: an idle core takes 18 µs to wake up on that machine, and a yield 1.4 µs. If at most 12 threads yield at a time,
-/// or 4, and the others sleep at once, 64 threads on one node make 0.72 or 0.76 times as many pairs, and 16 threads 0.86 or 0.64.
+/// Two threads do the same as never: the difference is noise. Four gain nothing: three others seldom wait. Eight gain
+/// time for processor time: an idle core takes 18 µs to wake up on that machine, and a yield 1.4 µs. If at most 12
+/// threads yield at a time, or 4, and the others sleep at once, 64 threads on one node make 0.72 or 0.76 times as many
+/// pairs, and 16 threads 0.86 or 0.64.
 const YIELDS: u32 = 32;
 const FEW_NODES: usize = 3;
 const MANY_WAIT: usize = 3;
-/// When to check again whether a thread still leads.
+/// The pause before checking again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
 
 pub(crate) struct Driver {
-    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
-    /// mutex that a thread may hold that does not exist in the child.
+    /// The process that made the driver: after a fork the child must not touch the parent's sockets, nor a mutex that a
+    /// thread may hold that does not exist in the child.
     process: u32,
     nodes: Arc<Nodes>,
-    /// Threads that wait for an answer.
+    /// The number of threads that wait for an answer.
     waiting: AtomicUsize,
 }
 
@@ -76,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// Whether this is the process that made it, not a forked child.
+    /// Whether this is the process that made the driver, not a forked child.
     pub(crate) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -89,7 +90,7 @@ impl Driver {
     pub(crate) fn run(&self, op: Op) -> Answer {
         match self.nodes.route() {
             None => self.run_here(op),
-            // It is not to overtake what was sent here (rule R7).
+            // This operation must not overtake what was sent here (rule R7).
             Some(route) if op.action.ends() => {
                 let answer = self.run_here(op.clone());
                 route.follow(self.nodes.places(), op, answer)
@@ -98,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// Carries out `op` on these servers of the nodes, whichever have its key.
+    /// Carries out `op` on these servers of the nodes, whether they have its key or not.
     pub(crate) fn run_here(&self, op: Op) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, None);
@@ -106,7 +107,7 @@ impl Driver {
         answer
     }
 
-    /// Carries out `op`, and right behind it in the same write what another thread waits for.
+    /// Carries out `op`, and right behind it in the same write `next`, which another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Caller>) -> Answer {
         let traced = traced(&op);
         let again = self.nodes.route().map(|route| (route, op.clone()));
@@ -115,7 +116,7 @@ impl Driver {
         self.send_on(again, answer)
     }
 
-    /// The answer once the operation was sent on to where its key is.
+    /// The answer once the operation was sent on to the servers of its key.
     fn send_on(&self, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
         match again {
             Some((route, op)) => route.follow(self.nodes.places(), op, answer),
@@ -123,8 +124,8 @@ impl Driver {
         }
     }
 
-    /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer, if a majority does;
-    /// otherwise why not.
+    /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer if a majority
+    /// does, or else why too few do.
     ///
     /// Each node has `connect_timeout`. What follows takes a few node timeouts at most.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
@@ -176,7 +177,7 @@ impl Driver {
         self.follow(&waiter)
     }
 
-    /// The answer to what another thread has submitted for this one.
+    /// The answer to an operation that another thread has submitted for this one.
     pub(crate) fn run_handed_off(&self, waiter: &Arc<Caller>) -> Answer {
         let answer = self.follow(waiter);
         self.trace_votes(waiter.traced(), &answer);
@@ -192,7 +193,7 @@ impl Driver {
         route.follow_all(self.nodes.places(), ops, answers)
     }
 
-    /// The same on these servers of the nodes, whichever have their keys.
+    /// Carries out many operations on these servers of the nodes, whether they have the keys or not.
     pub(crate) fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
         let mut state = self.nodes.state();
         let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
@@ -201,8 +202,7 @@ impl Driver {
         self.collect(&waiters)
     }
 
-    /// Has an operation carried out. The thread that submits it [collects](Driver::collect) the answer, since it may
-    /// be made to lead.
+    /// Submits an operation. This thread must [collect](Driver::collect) the answer, since it may be made to lead.
     pub(crate) fn submit(&self, op: Op) -> Arc<Caller> {
         let mut state = self.nodes.state();
         let waiter = submit(&mut state, op);
@@ -210,10 +210,10 @@ impl Driver {
         waiter
     }
 
-    /// The answers to what was submitted in this order.
+    /// The answers to the operations of `waiters`, in their order.
     pub(crate) fn collect(&self, waiters: &[Arc<Caller>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
-        // While no thread leads, no thread delivers what becomes certain.
+        // While no thread leads, no thread delivers answers that become certain.
         if state.has_no_leader() {
             let answers = std::mem::take(&mut state.core.answers);
             let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
@@ -238,7 +238,7 @@ impl Driver {
         answers
     }
 
-    /// Waits for the answer, or leads until it is here.
+    /// Waits for the answer, or leads until it arrives.
     fn follow(&self, waiter: &Arc<Caller>) -> Answer {
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
         let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
@@ -256,7 +256,7 @@ impl Driver {
         }
     }
 
-    /// Waits for a little without sleeping, and leads if no thread does.
+    /// Waits a little without sleeping, and leads if no thread does.
     fn wait_awake(&self, waiter: &Arc<Caller>) -> Option<Signal> {
         waiter.set_awake(true);
         for _ in 0..YIELDS {
@@ -274,7 +274,7 @@ impl Driver {
         self.take_lead(waiter, false)
     }
 
-    /// The lead, if no thread leads. But not if the leader that has just left is about to deliver the answer to this one.
+    /// The lead, if no thread leads and this one has no answer yet. (A leader that has just left may be delivering it.)
     fn take_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut state = self.nodes.state();
         waiter.set_awake(stays_awake);
@@ -284,14 +284,14 @@ impl Driver {
         self.nodes.take_lead(&mut state).map(Signal::Leads)
     }
 
-    /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
-    /// its time, or use these same nodes.
+    /// Logs the votes that an answer rests on. Called in the thread that asked, when others can go on: a logger may
+    /// take its time, or use these same nodes.
     fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
         if log::max_level() < log::LevelFilter::Trace {
             return;
         }
         let resource = resource.filter(|name| !name.is_empty());
-        // Not everything is about a lock.
+        // Not every operation is about a lock.
         let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
         let name = |node| format!("{of}{}", self.nodes.name(node));
         for node in answer.tally.granted.iter() {
@@ -305,7 +305,7 @@ impl Driver {
         }
     }
 
-    /// Leads until the answer to the operation of `waiter` is here, or to the leader's own.
+    /// Leads until the answer to the operation of `waiter` arrives, or without one, to the leader's own operation.
     fn lead<'a>(
         &'a self,
         leader: Box<Leader>,
@@ -314,7 +314,7 @@ impl Driver {
         waiter: Option<&Arc<Caller>>,
     ) -> Answer {
         if std::mem::take(&mut state.after_group) {
-            // The threads that were answered last are about to submit again, which takes microseconds: let them come along.
+            // The threads that were answered last submit again within microseconds: let them come along.
             drop(state);
             std::thread::yield_now();
             state = self.nodes.state();
@@ -339,8 +339,8 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, but for no longer than
-    /// this. Whether that is so.
+    /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, at most for
+    /// `time`. Returns whether that is so.
     #[cfg(feature = "cli")]
     pub(crate) fn wait_owed(&self, time: Duration) -> bool {
         const LOOK: Duration = Duration::from_millis(10);
@@ -356,8 +356,9 @@ impl Driver {
         true
     }
 
-    /// It is no longer needed. What was sent, and releases that are still to be sent, have one node timeout. That is waited
-    /// for here, since the program may end right after this; but in another thread where it can use other servers of the nodes.
+    /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
+    /// have one node timeout. This thread waits for that, since the program may end right after this; but another
+    /// thread does if the program can use other servers of the nodes.
     pub(crate) fn close(&self) {
         let nodes = self.nodes.clone();
         let closing = move || {
@@ -395,7 +396,7 @@ fn settle(nodes: &Arc<Nodes>) {
     }
 }
 
-/// The resource of an operation, if its votes are to be logged. (Only then: threads share the count of references to the
+/// The resource of an operation, if its votes are logged. (Only then: threads share the count of references to the
 /// name, which costs each of them time.)
 fn traced(op: &Op) -> Option<Arc<[u8]>> {
     let traces = log::max_level() >= log::LevelFilter::Trace;
@@ -416,7 +417,7 @@ fn start_confirmer(nodes: &Arc<Nodes>) {
         ended: false,
     };
     let thread = std::thread::Builder::new().name("redlock-confirm".into());
-    // Without a thread the next operation finds out.
+    // If no thread starts, the next operation finds out.
     let _ = thread.spawn(move || confirmer.run());
 }
 
@@ -467,7 +468,7 @@ impl Confirmer {
 }
 
 impl Drop for Confirmer {
-    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
+    /// If the confirmer could not be started, or has panicked, which only a bug can cause, another one may be started.
     fn drop(&mut self) {
         if !self.ended {
             let mut state = self.nodes.state();
@@ -476,15 +477,16 @@ impl Drop for Confirmer {
     }
 }
 
-/// The time in which a thread leads. However it ends, another thread can lead after it.
+/// A thread's time as the leader. However it ends, another thread can lead after it.
 struct Lead<'a> {
     nodes: &'a Arc<Nodes>,
     leader: Option<Box<Leader>>,
 }
 
 impl<'a> Lead<'a> {
-    /// Does what the core returns. `done` gets the answers, and returns whether the leader's own is among them: then this
-    /// returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
+    /// Carries out what the core returns. `done` gets the answers, and returns whether the leader's own is among them:
+    /// then this returns as soon as it would have to wait, or to send for others. Also returns if nothing is left to
+    /// do.
     fn run(
         &mut self,
         mut state: MutexGuard<'a, DriverState>,
@@ -539,19 +541,19 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest if that sleeps.
+    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest, if asleep.
     fn end(&mut self, mut state: MutexGuard<'a, DriverState>) {
         let Some(mut leader) = self.leader.take() else {
             return;
         };
         let is_group = !leader.answers.is_empty();
         if is_group && next_is_awake(&state) {
-            // Before they find that the lead is vacant, and look in vain.
+            // Delivered before the threads find the lead vacant, and look in vain.
             drop(state);
             leader.deliver();
             state = self.nodes.state();
         }
-        // With those that have become certain meanwhile.
+        // Together with answers that have become certain meanwhile.
         take_all(&mut leader.answers, &mut state.core.answers);
         let mut answers = Vec::new();
         // An empty buffer stays with the lead, to be used again.
@@ -583,7 +585,7 @@ impl<'a> Lead<'a> {
 }
 
 impl Drop for Lead<'_> {
-    /// After a panic, which only a bug can be.
+    /// Ends the lead after a panic, which only a bug can cause.
     fn drop(&mut self) {
         if let Some(leader) = &mut self.leader {
             let mut state = self.nodes.state();
@@ -601,7 +603,7 @@ fn next_is_awake(state: &DriverState) -> bool {
     matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
 }
 
-/// Adds all of `from`: without moving them one by one, if there are no others.
+/// Adds all of `from`: without moving them one by one if `to` is empty.
 fn take_all<T>(to: &mut Vec<T>, from: &mut Vec<T>) {
     match to.is_empty() {
         true => std::mem::swap(to, from),

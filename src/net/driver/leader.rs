@@ -1,4 +1,4 @@
-//! The connections that a thread has, what the leading thread has, and the threads that wait for it.
+//! The connections of a thread, the state of the leader, and the threads that wait for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use crate::protocol::node::wire::Outgoing;
 use crate::protocol::quorum::operation::Answer;
 use crate::values::sync::lock;
 
-/// What a thread has that carries out what the core returns.
+/// The connections and buffers of a thread that carries out what the core returns.
 #[derive(Default)]
 pub(crate) struct Connections {
-    /// By node. The leader: of those that are connected.
+    /// The connections, by node. The leader has those of connected nodes.
     pub(super) each: Vec<Option<Connection>>,
     pub(super) out: Outgoing,
     pub(super) buffer: Vec<u8>,
@@ -36,17 +36,17 @@ impl Connections {
         }
     }
 
-    /// The one before.
+    /// Replaces the connection of a node. Returns the old one.
     pub(super) fn replace(&mut self, node: usize, new: Option<Connection>) -> Option<Connection> {
         let connection = self.each.get_mut(node)?;
         std::mem::replace(connection, new)
     }
 }
 
-/// What the leader has.
+/// The state of the leader.
 pub(crate) struct Leader {
     pub(super) connections: Connections,
-    /// To be delivered.
+    /// Answers that are still to be delivered.
     pub(super) answers: Vec<(Submitter, Answer)>,
 }
 
@@ -58,7 +58,7 @@ impl Leader {
         }
     }
 
-    /// Wakes the threads whose answers have come.
+    /// Wakes the threads whose answers arrived.
     pub(super) fn deliver(&mut self) {
         for (submitter, answer) in self.answers.drain(..) {
             submitter.deliver(answer);
@@ -68,13 +68,13 @@ impl Leader {
 
 /// The thread that waits for an operation.
 pub(crate) enum Submitter {
-    /// The thread that has led since it was submitted.
+    /// The thread that has led since the operation was submitted.
     Leader,
     Waiter(Arc<Caller>),
 }
 
 impl Submitter {
-    /// Whether it is the thread that waits with this.
+    /// Whether this is the thread that waits with `waiter`.
     pub(super) fn is(&self, waiter: &Arc<Caller>) -> bool {
         matches!(self, Submitter::Waiter(own) if Arc::ptr_eq(own, waiter))
     }
@@ -90,20 +90,21 @@ impl Submitter {
 pub(crate) struct Caller {
     thread: Thread,
     turn: Mutex<Option<Signal>>,
-    /// While its operation is under way it looks again and again whether a thread leads, at least once more.
+    /// Whether the thread is awake: while its operation is under way, it looks again and again whether a thread leads,
+    /// at least once more.
     awake: AtomicBool,
     /// The resource of its operation, if its votes are logged.
     traced: Option<Arc<[u8]>>,
 }
 
-/// What a thread has waited for.
+/// The end of a thread's wait.
 pub(super) enum Signal {
     Leads(Box<Leader>),
     Answered(Answer),
 }
 
 impl Caller {
-    /// This thread. `resource`: of its operation, if its votes are logged.
+    /// Represents this thread. `resource`: that of its operation, if its votes are logged.
     pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Caller> {
         Arc::new(Caller {
             thread: std::thread::current(),
@@ -130,13 +131,13 @@ impl Caller {
     pub(super) fn take_turn(&self) -> Option<Signal> {
         let mut turn = lock(&self.turn);
         if turn.is_none() {
-            // It is looked for again and again: what is not there is not moved either.
+            // Threads poll this: an empty turn is not moved either.
             return None;
         }
         turn.take()
     }
 
-    /// To be taken back with the state locked: a leader relies on it.
+    /// Marks the thread as awake. Unmark it with the state locked: a leader relies on it.
     pub(super) fn set_awake(&self, awake: bool) {
         self.awake.store(awake, Ordering::Relaxed);
     }
@@ -145,12 +146,12 @@ impl Caller {
         self.awake.load(Ordering::Relaxed)
     }
 
-    /// Makes it check what it should do.
+    /// Wakes the thread to check what it should do.
     pub(crate) fn wake(&self) {
         self.thread.unpark();
     }
 
-    /// Makes it the leader.
+    /// Makes the thread the leader.
     pub(super) fn lead(&self, leader: Box<Leader>) {
         self.set(Signal::Leads(leader));
     }

@@ -4,7 +4,7 @@
 //!
 //! - `observe`: events for the program
 //! - `abandoned`: threads of queries that have not ended
-//! - `route`: where an operation goes that a server does not carry out
+//! - `route`: where an operation goes if a server does not carry it out
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
 //! - `nodes`: the leader's loop, and the workers

@@ -1,7 +1,6 @@
-//! What the core returns is carried out here, with sockets and threads; and the workers.
+//! Carries out what the core returns, with sockets and threads; and the workers.
 //!
-//! The core stands under one mutex, which is never held while anything is sent, received, connected,
-//! waited for or logged.
+//! The core is under one mutex, which is never held while anything is sent, received, connected, waited for or logged.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,27 +40,27 @@ use crate::values::sync::{lock, wait_until};
 /// The nodes, as the leader and the workers share them.
 pub(crate) struct Nodes {
     places: Vec<Place>,
-    /// What `trust` was made from.
+    /// The settings that `trust` was made from.
     tls: Tls,
     trust: Trust,
     pub(crate) timeouts: Timeouts,
     pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
-    /// At each node.
+    /// The restart guard of each node.
     guards: Guards,
     state: Mutex<DriverState>,
-    /// There is news for the leader or for a worker.
+    /// Notified when there is news for the leader or for a worker.
     changed: Condvar,
-    /// No thread leads: so threads that look for that need not lock the state.
+    /// Whether no thread leads. Threads that look for that need not lock the state.
     lead_is_vacant: AtomicBool,
-    /// Where other servers have other keys: to those. `None`: each node is one server.
+    /// The route to other servers, if those have other keys. `None`: each node is one server.
     route: Option<Weak<dyn Route>>,
 }
 
 struct Guards {
     each: Vec<Option<Guard>>,
-    /// The program has asked for it.
+    /// Whether the program has asked for the guard.
     is_needed: bool,
 }
 
@@ -71,19 +70,19 @@ pub(crate) struct DriverState {
     handed_over: Vec<Option<Connection>>,
     /// Connections that were made and that their workers have not adopted yet.
     not_adopted: Vec<Option<Connection>>,
-    /// What the leader has; `None`: a thread leads.
+    /// The leader's state. `None` while a thread leads.
     idle: Option<Box<Leader>>,
-    /// The leader waits for news of the workers.
+    /// Whether the leader waits for news of the workers.
     leader_waits: bool,
-    /// The last leader has left, and was answered together with others.
+    /// Whether the last leader has left, and was answered together with others.
     pub(crate) after_group: bool,
-    /// The driver's, which is built on the nodes.
+    /// The function of the driver, which is built on the nodes.
     pub(super) start_confirmer: fn(&Arc<Nodes>),
-    /// A thread is logging events.
+    /// Whether a thread is logging events.
     is_logging: bool,
-    /// What has been logged and the observer has not been notified of.
+    /// Events that were logged and that the observer has not been notified of.
     unobserved: VecDeque<(usize, NodeEvent, Instant)>,
-    /// Since when nodes give no votes, as far as the observer knows. `None`: a thread is notifying it.
+    /// Since when nodes give no votes, as the observer was notified. `None`: a thread is notifying it.
     outages: Option<Vec<Option<Instant>>>,
 }
 
@@ -99,7 +98,7 @@ impl Nodes {
         Nodes::at(places, trust.clone(), options, observer, None)
     }
 
-    /// What leads to some of their servers.
+    /// Nodes that lead to some of these nodes' servers.
     pub(crate) fn to(
         &self,
         places: Vec<Place>,
@@ -161,13 +160,13 @@ impl Nodes {
         }
     }
 
-    /// What leads to other servers of the nodes, which have other keys.
+    /// The route to other servers of the nodes, which have other keys.
     pub(crate) fn route(&self) -> Option<Arc<dyn Route>> {
         route::upgraded(self.route.as_ref())
     }
 
-    /// Releases of keys that other servers have are sent there. (Not to be called with the state: the last of the nodes may
-    /// end here.)
+    /// Sends releases on to the servers that have their keys. (Not to be called with the state: the last of the nodes
+    /// may end here.)
     pub(crate) fn follow_releases(&self, releases: Vec<(usize, Debt)>) {
         if !releases.is_empty()
             && let Some(route) = self.route()
@@ -176,9 +175,9 @@ impl Nodes {
         }
     }
 
-    /// What the servers of a lane that is closed are still to be sent goes where the keys are now (rule R45).
+    /// Hands the releases that a closed lane still owes to the servers that have the keys now (rule R45).
     pub(crate) fn hand_over(&self) {
-        // Whether it is to be is a question about all masters.
+        // Whether to hand over depends on all masters.
         if self.state().core.owes_any()
             && let Some(route) = self.route().filter(|route| route.hands_over(&self.places))
         {
@@ -187,7 +186,7 @@ impl Nodes {
         }
     }
 
-    /// The same nodes, with nothing shared that changes: for other options, and for a forked child.
+    /// Copies the nodes, with nothing shared that changes: for other options, and for a forked child.
     pub(crate) fn afresh(&self, options: &Options) -> Nodes {
         let nodes: Vec<NodeAddress> = self.places.iter().map(Place::given).collect();
         let trust = match options.tls == self.tls {
@@ -211,14 +210,14 @@ impl Nodes {
         self.lead_is_vacant.load(Ordering::Relaxed)
     }
 
-    /// What the leader has, if no thread leads: this one does then.
+    /// Takes the lead, if no thread leads.
     pub(crate) fn take_lead(&self, state: &mut DriverState) -> Option<Box<Leader>> {
         let leader = state.idle.take()?;
         self.lead_is_vacant.store(false, Ordering::Relaxed);
         Some(leader)
     }
 
-    /// No thread leads any more.
+    /// Leaves the lead: no thread leads then.
     pub(crate) fn leave_lead(&self, state: &mut DriverState, leader: Box<Leader>) {
         state.idle = Some(leader);
         self.lead_is_vacant.store(true, Ordering::Relaxed);
@@ -232,7 +231,7 @@ impl Nodes {
         wait_until(&self.changed, state, until)
     }
 
-    /// Another thread has submitted something: the leader does not let it wait.
+    /// Notifies a waiting leader that another thread has submitted an operation.
     pub(crate) fn submitted(&self, state: &DriverState) {
         if state.leader_waits {
             self.changed.notify_all();
@@ -245,8 +244,8 @@ impl Nodes {
         }
     }
 
-    /// Logs events, and notifies the observer. One thread at a time does, and no thread waits for it: the program's logger
-    /// may take its time, or use these same nodes.
+    /// Logs events, and notifies the observer. One thread at a time does so, and no thread waits for it: the program's
+    /// logger may take its time, or use these same nodes.
     pub(crate) fn log(&self) {
         let mut state = self.state();
         if !state.is_logging {
@@ -265,7 +264,7 @@ impl Nodes {
             }
             state.is_logging = false;
         }
-        // An observer that does not return keeps nothing from being logged.
+        // An observer that does not return does not keep events from being logged.
         let Some(mut outages) = state.outages.take() else {
             return;
         };
@@ -280,13 +279,13 @@ impl Nodes {
         state.outages = Some(outages);
     }
 
-    /// A node lacks something: that is to be logged once.
+    /// Records that a node lacks a capability, to be logged once.
     pub(crate) fn lacks(&self, node: usize, lack: Lack) {
         let mut state = self.state();
         state.core.events.lacks(node, Some(lack), clock::instant());
     }
 
-    /// Logs events for a thread that has something to do: it may be about to return a lock, and an observer may
+    /// Logs events for a thread that has something to do: the thread may be about to return a lock, and an observer may
     /// want the same one.
     pub(crate) fn log_behind(self: &Arc<Nodes>) {
         if self.observer.is_none() {
@@ -296,7 +295,8 @@ impl Nodes {
         }
     }
 
-    /// A ttl that is longer than a guard assumes which the program has not asked for is allowed.
+    /// Warns of a ttl that is longer than a guard assumes, if the program has not asked for the guard. The ttl is
+    /// allowed.
     pub(crate) fn takes_ttl(&self, ttl: Ttl) {
         static WARNED: AtomicBool = AtomicBool::new(false);
         let longest = guard::DEFAULT_TTL;
@@ -314,7 +314,7 @@ impl Nodes {
         }
     }
 
-    /// As log lines name it.
+    /// The name of a node in log lines.
     pub(crate) fn name(&self, node: usize) -> String {
         match self.places.get(node) {
             Some(place) => format!("node {node} ({})", place.shown()),
@@ -324,7 +324,7 @@ impl Nodes {
 
     // ---- what the core returns
 
-    /// Does what the core has returned to a thread, unless that is to end or to lead.
+    /// Carries out what the core has returned to a thread, unless that is to end or to lead.
     pub(crate) fn carry_out<'a>(
         self: &'a Arc<Nodes>,
         role: ThreadRole,
@@ -356,7 +356,7 @@ impl Nodes {
         }
     }
 
-    /// Another thread asks a node's directory whether the master is where it was.
+    /// Asks a node's directory, in another thread, whether the master is where it was.
     fn ask<'a>(
         self: &'a Arc<Nodes>,
         state: MutexGuard<'a, DriverState>,
@@ -371,7 +371,7 @@ impl Nodes {
             answered: false,
         };
         let thread = std::thread::Builder::new().name(format!("redlock-find-{node}"));
-        // Without a thread it is asked again.
+        // If no thread starts, the directory is asked again.
         let _ = thread.spawn(move || question.ask());
         self.state()
     }
@@ -397,7 +397,7 @@ impl Nodes {
                 || Err(missing_connection()),
                 |one| one.send(bytes, until, now),
             );
-            // The core does not wait for what the leader writes.
+            // The core does not wait for the leader's writes.
             if sent.is_err() || role != ThreadRole::Leader {
                 ended.get_or_insert_with(Vec::new).push((node, sent));
             }
@@ -430,7 +430,7 @@ impl Nodes {
         state
     }
 
-    /// Starts a node's worker, which gets the connection if it is still of use.
+    /// Starts a node's worker, which gets the connection if it is still usable.
     fn start_worker<'a>(
         self: &'a Arc<Nodes>,
         connections: &mut Connections,
@@ -454,7 +454,7 @@ impl Nodes {
         state
     }
 
-    /// Makes the workers of nodes that are away connect them at once. How many tries have ended so far.
+    /// Makes the workers of nodes that are away connect them at once. Returns how many tries have ended so far.
     pub(crate) fn connect_now(&self) -> Vec<u64> {
         let mut state = self.state();
         let tries = state.core.connect_now();
@@ -462,7 +462,7 @@ impl Nodes {
         tries
     }
 
-    /// A node's server has said that another one has its keys now, unless that one is connected already.
+    /// Records that a node's server named another one as the owner of its keys, unless that one is connected already.
     pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
         let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
         let mut state = self.state();
@@ -470,7 +470,7 @@ impl Nodes {
         self.announce(&mut state);
     }
 
-    /// The nodes are no longer needed.
+    /// Closes the nodes, which are no longer needed.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.core.close(clock::instant());
@@ -522,12 +522,12 @@ impl Nodes {
         drop(state);
     }
 
-    /// Another thread logs, so that a slow logger does not keep this one.
+    /// Logs in another thread, so that a slow logger does not hold up this one.
     fn log_elsewhere(self: &Arc<Nodes>, state: &DriverState) {
         if !state.core.events.is_empty() && !state.is_logging {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
-            // Without a thread the next operation logs them.
+            // If no thread starts, the next operation logs the events.
             let _ = thread.spawn(move || nodes.log());
         }
     }
@@ -554,8 +554,8 @@ impl DriverState {
     }
 }
 
-/// A worker: it serves a node until that is connected, or no longer needed. If it panics, which only a bug can be, its
-/// node gets another one.
+/// A worker: it serves a node until the node is connected, or no longer needed. If the worker panics, which only a bug
+/// can cause, its node gets another one.
 struct WorkerThread<'a> {
     nodes: &'a Arc<Nodes>,
     node: usize,
@@ -597,7 +597,7 @@ impl<'a> WorkerThread<'a> {
         nodes.log();
     }
 
-    /// Does what [`Core::next`] returns. At the end: whether the node is connected.
+    /// Carries out what [`Core::next`] returns. Returns at the end whether the node is connected.
     fn serve(
         &mut self,
         mut state: MutexGuard<'a, DriverState>,
@@ -629,7 +629,7 @@ impl Drop for WorkerThread<'_> {
     }
 }
 
-/// What a node's directory is asked. If it cannot be, it is asked again.
+/// A question to a node's directory. If it cannot be asked, it is asked again.
 struct ConfirmMaster {
     nodes: Arc<Nodes>,
     node: usize,
@@ -662,7 +662,7 @@ impl Drop for ConfirmMaster {
     }
 }
 
-/// How long a node gives no votes that may have forgotten locks. (A set may at any time.)
+/// How long a node that may have forgotten locks gives no votes. (A set may have forgotten them at any time.)
 fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
     let default = place.is_set().then_some(guard::DEFAULT_TTL);
     let max_ttl = match options.restart_guard {
@@ -676,7 +676,7 @@ fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
     })
 }
 
-/// The connection that should be here is not, since the nodes were closed.
+/// The cause if a connection is missing, since the nodes were closed.
 fn missing_connection() -> Cause {
     Cause::Closed("by this side".into())
 }

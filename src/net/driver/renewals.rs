@@ -1,7 +1,7 @@
 //! The threads of kept locks: one renews them all, one detects when they expire, others notify the program.
 //!
 //! Whether a lock is valid is decided by its lease and the clock alone, whenever the holder or a thread looks. The
-//! threads only make sure that it is looked at in time.
+//! threads only make sure that one looks in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,19 +35,19 @@ type Due = Vec<(Instant, Arc<Renewal>)>;
 pub(crate) struct Renewal {
     id: u64,
     pub(crate) lease: Mutex<Lease>,
-    /// The lock is lost.
+    /// Notified when the lock is lost.
     changed: Condvar,
-    /// To be called when the lock is lost. (Where both mutexes are held, this one was locked first.)
+    /// The callbacks for the loss of the lock. (If both mutexes are held, this one was locked first.)
     callbacks: Mutex<Vec<Callback>>,
     observer: Observer,
-    /// The observer has not been notified of it.
+    /// The result that the observer has not been notified of.
     result: Mutex<Option<Report>>,
 }
 
-/// What was left of the validity, and the result of the renewal.
+/// The validity that was left, and the result of the renewal.
 type Report = (Duration, Result<(), Error>);
 
-/// What has detected a loss.
+/// The detector of a loss.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DetectedBy {
     Holder,
@@ -67,7 +67,7 @@ impl Renewal {
         }
     }
 
-    /// The holder has not ended it.
+    /// Whether the holder has not ended the renewal.
     pub(crate) fn is_active(&self) -> bool {
         lock(&self.lease).is_kept()
     }
@@ -122,7 +122,7 @@ impl Renewal {
         }
     }
 
-    /// Each callback has a thread of its own, so that a slow one delays nothing else.
+    /// Calls a callback in a separate thread, so that a slow one delays nothing else.
     fn call(self: &Arc<Self>, callback: Callback, reason: LostReason) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         let take = {
@@ -226,7 +226,7 @@ impl Renewals {
         }
     }
 
-    /// The holder ends the renewal and the callbacks. From now on the lease is the holder's alone.
+    /// Ends the renewal and the callbacks, for the holder. From now on the lease is the holder's alone.
     pub(crate) fn end(&self, renewal: &Renewal) {
         if !lock(&renewal.lease).stop_renewal() {
             return;
@@ -235,7 +235,8 @@ impl Renewals {
             schedule.remove(renewal.id);
         }
         let callbacks = std::mem::take(&mut *lock(&renewal.callbacks));
-        // What a callback owns may have a destructor that takes its time, or panics: the lock is released all the same.
+        // Values that a callback owns may have a destructor that takes its time, or panics: the lock is released all
+        // the same.
         for callback in callbacks {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
         }
@@ -290,7 +291,7 @@ fn renew(driver: &Driver, events: &Arc<RenewalSchedule>, due: Due) -> Due {
     next
 }
 
-/// Brings locks back to nodes that do not hold them. Nothing may come between: once the first is submitted, this
+/// Restores locks at nodes that do not hold them. Nothing may come between: once the first repair is submitted, this
 /// thread may be made to lead.
 fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
     let submit = |(renewal, repair): (Arc<Renewal>, Op)| {
@@ -313,8 +314,8 @@ fn watch(due: Due) -> Due {
         .collect()
 }
 
-/// Has the observer notified of the result of a renewal by a thread of its own, since it may take its time. At most one
-/// result of each lock waits for that: an observer that does not return must not fill the memory.
+/// Has a separate thread notify the observer of the result of a renewal, since the observer may take its time. At most
+/// one result of each lock waits for that: an observer that does not return must not fill the memory.
 fn report_later(events: &Arc<RenewalSchedule>, renewal: Arc<Renewal>, result: Report) {
     if lock(&renewal.result).is_some() {
         return;
@@ -360,8 +361,8 @@ impl Timetable {
         Some((due, renewal))
     }
 
-    /// After a suspend, or when the wall clock was set forward: the locks end that much earlier by the monotonic
-    /// clock, and are due that much earlier.
+    /// Brings renewals forward after a suspend, or when the wall clock was set forward: the locks end that much earlier
+    /// by the monotonic clock, and are due that much earlier.
     fn catch_up(&mut self, before: Point, now: Point) {
         let seen = now.mono.saturating_duration_since(before.mono);
         let unseen = before.elapsed_at(now).saturating_sub(seen);
@@ -373,7 +374,7 @@ impl Timetable {
         }
     }
 
-    /// What is due at `now`, at most one batch.
+    /// Takes the locks that are due at `now`, at most one batch.
     fn take_due(&mut self, now: Instant) -> Due {
         let mut batch = Due::new();
         let mut bytes = 0;
@@ -427,7 +428,7 @@ impl RenewalSchedule {
         }
     }
 
-    /// The thread's work, until nothing is left to do.
+    /// Does the thread's work, until nothing is left to do.
     fn run(&self, work: &mut dyn FnMut(Due) -> Due) {
         let mut timetable = lock(&self.timetable);
         let mut last = Point::now();

@@ -1,4 +1,4 @@
-//! What is logged of the nodes, and what the observer is notified of.
+//! The log lines of nodes, and the observer's notifications.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::protocol::commands::queue::NotALock;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::notice::Notice;
 
-/// Logs an event. `guarded`: a server that may have forgotten locks gives no votes.
+/// Logs an event. `guarded`: whether a server that may have forgotten locks gives no votes.
 pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
     match event {
         NodeEvent::Away(cause) => say!(warn, "{node} is away: {cause}"),
@@ -68,7 +68,7 @@ pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
 }
 
 /// Notifies the observer when a node begins to give no votes, and when it gives votes again. `since`: since when it has
-/// given none, as far as the observer knows.
+/// given none, as the observer was notified.
 pub(super) fn notify(
     observer: &Observer,
     (node, address): (usize, &str),
@@ -103,7 +103,7 @@ pub(super) fn notify(
                 away: at.saturating_duration_since(began),
             });
         }
-        // It is away for another reason now.
+        // The node is away for another reason now.
         _ => {}
     }
 }
@@ -136,7 +136,7 @@ fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
     }
 }
 
-/// What else is logged of a node that is well again.
+/// The end of the log line of a node that is well again.
 fn dropped_suffix(dropped: u64) -> String {
     if dropped == 0 {
         return String::new();

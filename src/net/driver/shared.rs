@@ -8,8 +8,8 @@ use crate::net::driver::observe::Observer;
 use crate::net::driver::renewals::Renewals;
 use crate::net::driver::waiting::Waiting;
 
-/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
-/// the last of them is gone, and the kept locks.
+/// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when the last
+/// of them is gone, and the kept locks.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) renewals: Renewals,
@@ -25,7 +25,8 @@ impl Shared {
         }
     }
 
-    /// Whether this is the process that made it, not a forked child. Check this before anything else is touched.
+    /// Whether this is the process that made the connections, not a forked child. Check this before anything else is
+    /// touched.
     pub(crate) fn is_ours(&self) -> bool {
         self.driver.is_ours()
     }

@@ -17,9 +17,9 @@ pub(crate) struct Subscription {
     connection: Connection,
     reader: ReplyReader,
     buffer: Vec<u8>,
-    /// The node was asked whether it is still there.
+    /// Whether the node was asked if it is still there.
     pinged: bool,
-    /// It has no command that sends messages, or not for this user: none will come from clients as this one.
+    /// Whether the node has no command that sends messages, or not for this user: clients like this one will send none.
     pub(crate) is_deaf: bool,
 }
 
@@ -33,7 +33,8 @@ impl Subscription {
         let until = clock::instant() + timeout;
         let (mut connection, handshake) = place.open(timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
-        // To a channel that has no other listener: a server that lacks PUBLISH, which the scripts use, shows that.
+        // Published to a channel without other listeners, to find out whether the server lacks PUBLISH, which the
+        // scripts use.
         resp::pack(&mut bytes, &[&[b"PUBLISH", channel, b""]], None);
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel]], None);
         connection.send(&bytes, until, clock::instant())?;
@@ -63,7 +64,7 @@ impl Subscription {
         }
     }
 
-    /// The key in the next message, if one comes within a second. After an error the subscription has ended.
+    /// The key in the next message, if one arrives within a second. After an error the subscription has ended.
     pub(crate) fn receive(&mut self) -> Result<Option<Vec<u8>>, Cause> {
         let until = clock::instant() + QUIET;
         loop {
@@ -72,7 +73,7 @@ impl Subscription {
                 Some(reply) => {
                     self.pinged = false;
                     let key = queue::message(reply);
-                    // Nor does a server that sends other things without an end keep its reader here.
+                    // A server that sends other things without an end does not keep its reader here either.
                     if key.is_some() || clock::instant() >= until {
                         return Ok(key);
                     }

@@ -25,12 +25,12 @@ use crate::values::token::{Token, jitter};
 /// The number of counters for the locks held here.
 const COUNTERS: usize = 1024;
 
-/// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
+/// The threads of this process that wait for locks, and what this process has learnt of waiters elsewhere.
 pub(crate) struct Waiting {
     queues: Mutex<WaitQueues<Arc<Caller>>>,
-    /// Of keys and channels.
+    /// The prefix of keys and channels.
     prefix: Prefix,
-    /// No lock has a queue, so a release need not look for the next waiter.
+    /// Whether no lock has a queue, so that a release need not look for the next waiter.
     idle: AtomicBool,
     pub(crate) held_here: HeldHere,
 }
@@ -122,7 +122,7 @@ impl Process for &Waiting {
     }
 }
 
-/// The thread that keeps up the subscription to a node, until it is no longer needed.
+/// The thread that maintains the subscription to a node, until it is no longer needed.
 struct Subscriber {
     waiting: Arc<Waiting>,
     driver: Weak<Driver>,
@@ -132,7 +132,7 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    /// Does what [`WaitQueues::subscriber`] returns.
+    /// Carries out what [`WaitQueues::subscriber`] returns.
     fn run(mut self) {
         let mut event = Some(SubscriberEvent::Begins);
         while let Some(happened) = event {
@@ -156,7 +156,7 @@ impl Subscriber {
             .with(|queues| queues.subscriber(node, event, now))
     }
 
-    /// `None`: the process needs no subscriptions any more.
+    /// Opens the subscription. `None` if the process no longer needs subscriptions.
     fn open(&mut self, channel: Channel) -> Option<SubscriberEvent> {
         let name = channel.bytes();
         let (place, timeout) = {
@@ -225,7 +225,7 @@ impl Subscriber {
 }
 
 impl Drop for Subscriber {
-    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
+    /// If the subscriber could not be started, or has panicked, which only a bug can cause, another one may be started.
     fn drop(&mut self) {
         if !self.has_ended {
             self.task(SubscriberEvent::Ended);

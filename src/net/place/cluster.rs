@@ -1,4 +1,4 @@
-//! A Redis Cluster: which of its servers has which slots, as they say.
+//! A Redis Cluster: which of its servers own which slots, as they report.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -23,15 +23,16 @@ use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{lock, wait_until};
 
-/// Once its servers are known, this number of them is asked.
+/// How many of the servers are asked, once they are learnt.
 const ASKED: usize = 3;
-/// Between two questions for the map that servers give reason to, and how long one may take.
+/// The shortest time between two questions for the map that redirects lead to, and how long one may take.
 const REFRESH: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_secs(1);
-/// A server that has lost a slot says so before others know: for this time they are not believed that it still has it.
+/// A server that has lost a slot reports it before others do: for this time their claims that it owns the slot are
+/// ignored.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// The threads that ask at the same time. One that resolves a name may take long. The second half of them is for those that
-/// confirm masters: without an answer no locks are granted.
+/// The most threads that ask at the same time. One that resolves a name may take long. The second half is for threads
+/// that confirm masters: without an answer no locks are granted.
 const MAX_THREADS: usize = 128;
 
 pub(crate) struct Cluster {
@@ -42,18 +43,18 @@ pub(crate) struct Cluster {
     pub(crate) trust: Trust,
     pub(crate) credentials: Option<AskCredentials>,
     known: Mutex<Known>,
-    /// How often that has changed. (Each call reads it.)
+    /// How often the map has changed. (Each call reads it.)
     changes: AtomicU64,
-    /// The map was asked for.
+    /// Whether the map was asked for.
     looked_up: Mutex<bool>,
-    /// The threads that ask a server.
+    /// The number of threads that ask a server.
     asking: AtomicUsize,
-    /// The questions for maps, by the address of the server that is asked.
+    /// The questions for maps, by the address of the server asked.
     questions: Mutex<BTreeMap<String, Arc<MapQuestion>>>,
 }
 
-/// A server is asked for its map by one thread at a time. Those that want it meanwhile share the next answer: however many
-/// connections are to be made or confirmed, it is not asked more often than it answers.
+/// A question to a server for its map. One thread at a time asks it. Those that want the map meanwhile share the next
+/// answer: however many connections are to be made or confirmed, the server is not asked more often than it answers.
 #[derive(Default)]
 struct MapQuestion {
     state: Mutex<QuestionState>,
@@ -62,28 +63,28 @@ struct MapQuestion {
 
 #[derive(Default)]
 struct QuestionState {
-    /// A thread asks.
+    /// Whether a thread asks.
     is_asked: bool,
-    /// The last answer, and when that was asked for.
+    /// The last answer, and when it was asked for.
     last: Option<(Instant, Result<Arc<Map>, Cause>)>,
 }
 
-/// What is known of its servers.
+/// The state learnt from a Cluster's servers.
 #[derive(Default)]
 struct Known {
     map: Option<Arc<Map>>,
-    /// When the server was asked that has said so.
+    /// When the server that returned the map was asked.
     asked: Option<Instant>,
-    /// What servers have said of single slots, since then or a short time before.
+    /// Single slots that servers reported to have moved, since then or a short time before.
     moved: BTreeMap<u16, Moved>,
-    /// When a server last gave reason to ask for it again.
+    /// When a server last gave reason to ask for the map again.
     refreshed: Option<Instant>,
     /// The server that is asked first, and since when it is.
     turn: usize,
     turned: Option<Instant>,
 }
 
-/// The server at `from` has said at this time that the one at `to` has a slot.
+/// A report of the server at `from`, at this time, that the one at `to` owns a slot.
 struct Moved {
     from: String,
     to: Endpoint,
@@ -120,21 +121,21 @@ impl Cluster {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Whether the same server is known to have both slots, or none. As long as nothing is known, one may have all of them.
+    /// Whether the map gives both slots to the same server, or to none. Without a map true: one server may own all.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
         let both = |map: Arc<Map>| map.master(one) == map.master(two);
         one == two || self.map().is_none_or(both)
     }
 
-    /// Whether the server at this address is known to have the slot.
+    /// Whether the map gives the slot to the server at this address.
     pub(crate) fn has_at(&self, slot: u16, address: &str) -> bool {
         let map = self.map();
         let master = map.as_ref().and_then(|map| map.master(slot));
         master.is_some_and(|master| is_at(master, address))
     }
 
-    /// Puts another slot of the server at this address in place of one that it may have lost, by this map. False: it has
-    /// none.
+    /// Replaces a slot that the server at this address may have lost with another of its slots, by this map. Returns
+    /// false if it has none.
     pub(crate) fn stay(&self, slot: &AtomicU16, address: &str, map: Option<&Map>) -> bool {
         let is_its = |slot: &u16| {
             let master = map.and_then(|map| map.master(*slot));
@@ -150,7 +151,7 @@ impl Cluster {
         other.is_some()
     }
 
-    /// The server at this address has said that another one has the slot now.
+    /// Records that the server at `from` reported `to` as the slot's owner.
     pub(crate) fn moved(&self, slot: u16, from: &str, to: Endpoint) {
         if !url::is_host(&to.0) {
             return;
@@ -164,7 +165,8 @@ impl Cluster {
         }
     }
 
-    /// When the server that lost the slot to this one has said so, if others may not know it yet; and which one it is.
+    /// When the server that lost the slot to this one reported it, if others may not have learnt it yet; and its
+    /// address.
     pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<(Instant, String)> {
         let known = lock(&self.known);
         let moved = known.moved.get(&slot);
@@ -172,25 +174,25 @@ impl Cluster {
         moved.map(|moved| (moved.at, moved.from.clone()))
     }
 
-    /// Whether it is the address of a server that was given.
+    /// Whether this is the address of a server that was given.
     pub(crate) fn is_given(&self, addr: &ConnectionAddr) -> bool {
         self.seeds.iter().any(|seed| seed.addr() == addr)
     }
 
-    /// Takes the slots of a map from servers that have said that they lost them. `asked`: when the one was asked that gave it.
+    /// Takes slots of a map from servers that reported their loss. `asked`: when the map's server was asked.
     fn correct(&self, map: &mut Map, known: &mut Known, asked: Instant) {
         known.moved.retain(|_, moved| moved.at + BELIEVED > asked);
         for (slot, moved) in &known.moved {
             let master = map.master(*slot).map(|master| self.addr(master));
             let is_lost = master.is_some_and(|master| text::address(&master) == moved.from);
-            // What was said since then is not in it.
+            // A report since then is not in the map.
             if is_lost || moved.at > asked {
                 map.moved(*slot, moved.to.clone());
             }
         }
     }
 
-    /// How a server of it is reached.
+    /// How a server of the Cluster is reached.
     pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
         let info = self.given.info().clone().set_addr(addr);
         Peer::new(info, &self.trust, self.credentials.clone())
@@ -200,8 +202,8 @@ impl Cluster {
         like(self.given.info().addr(), host.clone(), *port)
     }
 
-    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those. A server is not asked
-    /// about itself where that can be helped: it may not know yet that another one has taken its place.
+    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those. A server is not
+    /// asked about itself if that can be avoided: it may not have learnt yet that another one has taken its place.
     fn to_ask(&self, except: Option<&str>) -> Vec<Peer> {
         let mut known = lock(&self.known);
         let Some(map) = known.map.clone() else {
@@ -215,7 +217,7 @@ impl Cluster {
             true => all,
             false => others,
         };
-        // Questions at the same time are those to the same servers.
+        // Questions at the same time go to the same servers.
         let now = clock::instant();
         if known.turned.is_none_or(|last| now >= last + REFRESH) {
             (known.turn, known.turned) = (known.turn.wrapping_add(1), Some(now));
@@ -229,7 +231,7 @@ impl Cluster {
             .take(ASKED.min(count))
             .cloned()
             .collect();
-        // They may all be gone, and the seed be the name of others.
+        // The servers may all be gone, and the seed's name may lead to others.
         if let Some(seed) = self.seeds.get(start % self.seeds.len().max(1))
             && !addrs.contains(seed.addr())
             && is_other(&seed.addr())
@@ -240,8 +242,8 @@ impl Cluster {
         addrs.into_iter().map(|addr| self.peer(addr)).collect()
     }
 
-    /// Asks servers at once where a slot is, and waits until more than half of them agree, but not for longer than this. What
-    /// most of them say of the others is believed.
+    /// Asks servers at once where a slot is, and waits until more than half of them agree, at most for `time`. The
+    /// answer of most of them is believed.
     pub(crate) fn ask_all(
         self: &Arc<Self>,
         slot: u16,
@@ -251,7 +253,7 @@ impl Cluster {
         self.ask_until(slot, except, time, Heard::is_certain)
     }
 
-    /// The same, and waits for no more than that.
+    /// Asks like [`ask_all`](Self::ask_all), but waits only until `will_do` returns true.
     fn ask_until(
         self: &Arc<Self>,
         slot: u16,
@@ -268,7 +270,7 @@ impl Cluster {
             let most = MAX_THREADS / if except.is_some() { 1 } else { 2 };
             let begun = Asking::begin(self, most).and_then(|asking| {
                 let sender = sender.clone();
-                // An address is confirmed by what others say now.
+                // An address is confirmed by what others report now.
                 let corrected = except.is_none().then_some(asked);
                 let ask = move || {
                     let time = (asked + time_to_answer, time_to_answer);
@@ -293,7 +295,7 @@ impl Cluster {
         }
         let map = match said.believed() {
             Some(named) => named.map,
-            // It is better than none: each server that it names is asked for before it is used.
+            // One server's map is better than none: each server that it names is asked for before it is used.
             None if self.map().is_none() => said.first_map(),
             None => None,
         };
@@ -303,7 +305,7 @@ impl Cluster {
         said
     }
 
-    /// Asks for the map again, but not right after that was done.
+    /// Asks for the map again, unless that was done within [`REFRESH`].
     pub(crate) fn refresh(self: &Arc<Self>, slot: u16) {
         let mut known = lock(&self.known);
         let now = clock::instant();
@@ -326,18 +328,19 @@ impl Cluster {
             .fetch_add(u64::from(has_changed), Ordering::Release);
     }
 
-    /// The first time the map is asked for. From then on those ask that connect.
+    /// Asks for the map the first time. From then on, connecting asks for it.
     pub(crate) fn look_up(self: &Arc<Self>, slot: u16, time: Duration) {
-        // The others wait for it: otherwise each slot would have connections of its own.
+        // The others wait for the map: otherwise each slot would have separate connections.
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
-            // For a first map one answer will do.
+            // For a first map one answer is enough.
             let will_do = |said: &Heard| said.is_certain() || said.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
     }
 
-    /// Where a slot is, as one of the servers knows. `corrected`: but for what others have said lately; when all are asked.
+    /// Where a slot is, as one of the servers reports. `corrected`: when all are asked, to apply what others reported
+    /// lately.
     fn ask(
         &self,
         peer: &Peer,
@@ -346,7 +349,7 @@ impl Cluster {
         corrected: Option<Instant>,
     ) -> Answer {
         let map = self.map_of(peer, time).map_err(Unknown::Failed)?;
-        // Errors name servers.
+        // Errors name servers, so none may repeat the password.
         if map.servers().any(|(host, _)| self.secret.is_in_host(host)) {
             return Err(Unknown::Failed(no_map()));
         }
@@ -361,7 +364,7 @@ impl Cluster {
         }
     }
 
-    /// The map of a server, asked for from now on: by this thread, or by another one for several.
+    /// The map of a server, asked for from now on: by this thread, or by another one that shares the answer.
     fn map_of(
         &self,
         peer: &Peer,
@@ -390,7 +393,7 @@ impl Cluster {
         };
         drop(state);
         drop(question);
-        // Nothing is kept that no thread wants.
+        // Questions that no thread waits for are removed.
         lock(&self.questions).retain(|_, question| Arc::strong_count(question) > 1);
         answer
     }
@@ -436,7 +439,7 @@ impl Cluster {
     }
 }
 
-/// Whether a server's address is shown like this, as [`text::address`] does.
+/// Whether `shown` is a server's address, as [`text::address`] writes it.
 fn is_at((host, port): &Endpoint, shown: &str) -> bool {
     let Some((shown, its)) = shown.rsplit_once(':') else {
         return false;
@@ -447,7 +450,6 @@ fn is_at((host, port): &Endpoint, shown: &str) -> bool {
     bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
 }
 
-/// The map of a server.
 fn ask_for_map(peer: &Peer, time: (Instant, Duration)) -> Result<Arc<Map>, Cause> {
     let asked = match peer.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -472,7 +474,7 @@ fn no_map() -> Cause {
     Cause::Garbage("not the map of a Redis Cluster".into())
 }
 
-/// The words of Redis and Valkey.
+/// Whether the server is no Cluster, by the error text of Redis and Valkey.
 fn is_no_cluster(cause: &Cause) -> bool {
     matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
 }
@@ -505,7 +507,7 @@ mod tests {
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
 
-    /// Two shards: the first is at this address.
+    /// A map of two shards, the first at this address.
     fn map(first: &str) -> Map {
         let mut map = Map::default();
         (0..10).for_each(|slot| map.moved(slot, (first.to_owned(), 1)));
@@ -534,7 +536,7 @@ mod tests {
                 .is_some_and(|(at, by)| at <= moved && by == "a:1")
         );
         assert_eq!(cluster.moved_at(4, &b), None);
-        // Asked before that, right behind it, and much later.
+        // Asked before that, right after it, and much later.
         let times = [
             start + (moved - start) / 2,
             moved + BELIEVED / 2,
@@ -544,7 +546,7 @@ mod tests {
             (times[0], "a", ["b", "a"]),
             (times[0] + (moved - times[0]) / 2, "x", ["b", "x"]),
             (times[1], "a", ["b", "a"]),
-            // It has moved on.
+            // The slot has moved on.
             (times[1] + BELIEVED / 4, "x", ["x", "x"]),
             (times[2], "a", ["a", "a"]),
         ] {

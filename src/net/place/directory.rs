@@ -1,4 +1,4 @@
-//! Where a node's master is: the only file that knows what a deployment is.
+//! Where a node's master is: the only file that distinguishes kinds of deployment.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::lock;
 
-/// How long a directory has to confirm an address: some time is left before the last word is too old (rule R43).
+/// How long a directory has to confirm an address: some time is left before the last answer is too old (rule R43).
 const CONFIRM: Duration = Duration::from_millis(850);
 
 /// How many keys are tried for the witness.
@@ -35,24 +35,24 @@ const MAX_WITNESSES: usize = 3;
 pub(crate) enum Place {
     Server(Box<Peer>),
     Master(Arc<Directory>),
-    /// The master of a slot that is on its way names it with each operation, and it may have no slot itself.
+    /// A server that slots migrate to. It may own none: the slot's master names it with each operation.
     Target(Arc<Target>),
-    /// As a whole it has no master.
+    /// A Redis Cluster as a whole, which has no single master.
     Cluster(Arc<Cluster>),
 }
 
-/// What names a master, and by now perhaps another one.
+/// The source that names a master, which may change.
 pub(crate) struct Directory {
     given: NodeAddress,
     trust: Trust,
     credentials: Option<AskCredentials>,
     source: Source,
     shown: Mutex<Arc<str>>,
-    /// That nothing confirms the address was logged.
+    /// Whether it was logged that nothing confirms the address.
     warned: AtomicBool,
 }
 
-/// A server of a Redis Cluster that slots go to.
+/// A server of a Redis Cluster that slots migrate to.
 pub(crate) struct Target {
     cluster: Arc<Cluster>,
     endpoint: Endpoint,
@@ -61,7 +61,7 @@ pub(crate) struct Target {
 
 enum Source {
     Sentinels(Arc<Sentinels>),
-    /// Of the shard that has this slot. When that is moved to another one, it is another slot of the shard.
+    /// The shard that owns this slot. If the slot moves to another shard, another slot of the shard replaces it.
     Cluster(Arc<Cluster>, AtomicU16),
 }
 
@@ -95,7 +95,7 @@ impl Place {
         }))
     }
 
-    /// Where the keys of this slot are.
+    /// The place of this slot's keys.
     pub(crate) fn of_slot(&self, slot: u16) -> Place {
         match self {
             Place::Cluster(cluster) => Place::Master(Arc::new(cluster.directory(slot))),
@@ -103,7 +103,7 @@ impl Place {
         }
     }
 
-    /// All its masters.
+    /// All masters of this place.
     pub(crate) fn masters(&self, timeout: Duration) -> Vec<Place> {
         let Place::Cluster(cluster) = self else {
             return vec![self.clone()];
@@ -121,7 +121,7 @@ impl Place {
         }
     }
 
-    /// As it was given.
+    /// The address as it was given.
     pub(crate) fn given(&self) -> NodeAddress {
         match self {
             Place::Server(peer) => NodeAddress::server((***peer).clone()),
@@ -144,11 +144,11 @@ impl Place {
         }
     }
 
-    /// What may be shown of it: host and port, or path; of a set its name, and where its master was found last.
+    /// The text that may be shown: host and port, or path; for a set its name, and where its master was found last.
     pub(crate) fn shown(&self) -> Arc<str> {
         match self {
             Place::Server(peer) => text::address(peer.addr()).into(),
-            // In a forked child a thread may hold it that does not exist there.
+            // In a forked child, the lock may be held by a thread that does not exist there.
             Place::Master(directory) => match directory.shown.try_lock() {
                 Ok(shown) => shown.clone(),
                 Err(_) => directory.given.to_string().into(),
@@ -158,7 +158,7 @@ impl Place {
         }
     }
 
-    /// Connects to the master, all within `timeout` but for what [`Connection::open`] cannot bound.
+    /// Connects to the master, all within `timeout` except what [`Connection::open`] cannot bound.
     pub(crate) fn open(
         &self,
         timeout: Duration,
@@ -172,7 +172,7 @@ impl Place {
         }
     }
 
-    /// What the sentinels say of a set.
+    /// The sentinels' descriptions of a set.
     pub(crate) fn describe(
         &self,
         timeout: Duration,
@@ -186,7 +186,7 @@ impl Place {
         }
     }
 
-    /// Whether the master still is where it was found. `None`: that is not known.
+    /// Whether the master still is where it was found. `None` if the answers do not decide it.
     pub(crate) fn confirm(&self, found: &FoundMaster) -> Option<LastWord> {
         match self {
             Place::Master(directory) => directory.confirm(&found.address),
@@ -197,7 +197,7 @@ impl Place {
         }
     }
 
-    /// The same, by the address to which it is connected.
+    /// Whether the connected server owns `slot`.
     pub(crate) fn leads_to(&self, slot: u16) -> bool {
         match self {
             Place::Master(directory) => match &directory.source {
@@ -209,7 +209,7 @@ impl Place {
         }
     }
 
-    /// The Cluster whose shard or server it is.
+    /// The Cluster of this shard or server.
     fn of_cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Place::Master(directory) => match &directory.source {
@@ -221,7 +221,7 @@ impl Place {
         }
     }
 
-    /// The server that has a key, as the one has said that does not.
+    /// The server that the redirect `error` names.
     pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
         let cluster = self.of_cluster()?;
         match said(slot, error, &self.shown())? {
@@ -230,7 +230,7 @@ impl Place {
         }
     }
 
-    /// A server of this Cluster that slots go to.
+    /// A server of this Cluster that slots migrate to.
     pub(crate) fn target(&self, endpoint: &Endpoint) -> Option<Place> {
         let cluster = self.cluster()?;
         let target = || Target {
@@ -242,12 +242,12 @@ impl Place {
         named.then(|| Place::Target(Arc::new(target())))
     }
 
-    /// Whether it is that one.
+    /// Whether this is the target at `endpoint`.
     pub(crate) fn is_target(&self, endpoint: &Endpoint) -> bool {
         matches!(self, Place::Target(target) if target.endpoint == *endpoint)
     }
 
-    /// Whether this leads to the server that has the slot.
+    /// Whether this leads to the server that owns the slot.
     pub(crate) fn has(&self, slot: u16) -> bool {
         match self {
             Place::Master(directory) => match &directory.source {
@@ -261,18 +261,18 @@ impl Place {
         }
     }
 
-    /// What the server has said that does not have a key in this slot. From then on it is known where the slot is.
+    /// The redirect in `error`, for a key in this slot. MOVED updates the map.
     pub(crate) fn elsewhere(&self, slot: u16, error: &str) -> Option<Elsewhere> {
         let cluster = self.of_cluster()?;
         let shown = match self {
-            // (`shown` gives another text while another thread reads it.)
+            // (`shown` returns another text while another thread reads it.)
             Place::Master(directory) => lock(&directory.shown).clone(),
             other => other.shown(),
         };
         let elsewhere = said(slot, error, &shown)?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, &shown, to.clone());
-            // It stays with the other slots.
+            // This place keeps its server, by another of its slots.
             if let Place::Master(directory) = self
                 && let Source::Cluster(_, own) = &directory.source
                 && own.load(Ordering::Relaxed) == slot
@@ -284,20 +284,20 @@ impl Place {
     }
 }
 
-/// What the server that is `shown` like this has said that does not have a key in this slot.
+/// The redirect in the `error` of the server that is shown as `shown`, for a key in this slot.
 fn said(slot: u16, error: &str, shown: &str) -> Option<Elsewhere> {
     let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
     Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))
 }
 
 impl Cluster {
-    /// One of its servers.
+    /// One of the Cluster's servers.
     fn server(&self, endpoint: &Endpoint) -> Option<Place> {
         let named = url::is_host(&endpoint.0);
         named.then(|| Place::Server(self.peer(self.addr(endpoint)).into()))
     }
 
-    /// What names the master of the shard that has this slot.
+    /// The directory of the shard that owns this slot.
     fn directory(self: &Arc<Self>, slot: u16) -> Directory {
         Directory {
             given: self.given.clone(),
@@ -311,8 +311,8 @@ impl Cluster {
 }
 
 impl Target {
-    /// The guard's witness would be in one of its slots, and it may have none: it votes if it has lost nothing since it was
-    /// started.
+    /// Connects without the guard's witness, which would be in one of the server's slots: it may own none. The server
+    /// votes if it has lost nothing since it was started.
     fn open(
         &self,
         timeout: Duration,
@@ -328,7 +328,7 @@ impl Target {
     }
 }
 
-/// Of a server of a Cluster.
+/// The handshake with a server of a Cluster.
 fn routed(handshake: Handshake, witness: Option<Vec<u8>>) -> Handshake {
     Handshake {
         witness_key: witness.map(Into::into),
@@ -383,7 +383,8 @@ impl Directory {
         }
     }
 
-    /// An address that cannot be reached may be one that servers have for each other, in a network of their own.
+    /// Adds advice: an address that cannot be reached may be one that the servers use for each other, in a separate
+    /// network.
     fn announced(&self, cause: Cause, addr: &ConnectionAddr, by: String) -> Cause {
         let advice = match &self.source {
             _ if !cause.is_silence() => return cause,
@@ -409,7 +410,8 @@ impl Directory {
         }))
     }
 
-    /// When it was said that this server has become the master, if others may not know it yet; and which server has said so.
+    /// When a server reported that this one has become the master, if others may not have learnt it yet; and which one
+    /// did.
     fn moved_at(&self, addr: &ConnectionAddr) -> Option<(Instant, String)> {
         match &self.source {
             Source::Sentinels(_) => None,
@@ -417,7 +419,7 @@ impl Directory {
         }
     }
 
-    /// In a Cluster the witness is in one of the server's slots, and other servers have other keys.
+    /// Connects to the master. In a Cluster its witness is in one of its slots, and other servers have other keys.
     fn connect(
         &self,
         peer: &Peer,
@@ -453,7 +455,7 @@ impl Directory {
                 Ok((connection, handshake)) => {
                     return Ok((connection, routed(handshake, Some(witness))));
                 }
-                // Its slot is on its way.
+                // The witness's slot is migrating.
                 Err(Cause::Refused(text)) if Meaning::of(&text).is_elsewhere() => {
                     elsewhere = Some(Cause::Connect(format!("its witness moves: {text}")));
                 }
@@ -472,7 +474,7 @@ impl Directory {
         }
     }
 
-    /// As a server is shown.
+    /// The text that a server is shown as.
     fn at(&self, addr: &ConnectionAddr) -> Arc<str> {
         let address = text::address(addr);
         match &self.source {
@@ -481,13 +483,13 @@ impl Directory {
         }
     }
 
-    /// By rule R43. `None`: nothing is known.
+    /// Asks whether the master still is at `address` (rule R43). `None` if the answers do not decide it.
     fn confirm(&self, address: &str) -> Option<LastWord> {
         let said = self.ask_all(Some(address), CONFIRM);
         if let Some(named) = said.believed() {
             self.warned.store(false, Ordering::Relaxed);
             let still = match &self.source {
-                // It may have others.
+                // The server may own other slots.
                 Source::Cluster(cluster, slot) => cluster.stay(slot, address, named.map.as_ref()),
                 Source::Sentinels(_) => false,
             };
@@ -533,7 +535,7 @@ mod tests {
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
 
-    /// Each call that looks for its connections reads it.
+    /// The address is read by each call that looks for its connections.
     #[test]
     fn a_redirect_is_read_with_the_address_that_gave_it_though_others_read_that_too() {
         let given = "redis+cluster://seed".into_node().unwrap();
@@ -545,7 +547,7 @@ mod tests {
         let mut shown = lock(&directory.shown);
         *shown = "10.0.0.1:7000".into();
         let said = std::thread::scope(|scope| {
-            // The host is that of the server that says it.
+            // The host is that of the server that replied.
             let said = scope.spawn(|| place.elsewhere(17, "MOVED 17 :7001"));
             std::thread::sleep(Duration::from_millis(500));
             drop(shown);

@@ -1,4 +1,4 @@
-//! What a directory is asked: many servers at once, one question each, and what their answers mean together.
+//! Questions to a directory: many servers at once, one question each, and what their answers mean together.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::protocol::node::answers::{Answers, Belief, Word};
 use crate::protocol::node::wire::Handshake;
 use crate::values::clock;
 
-/// No reply is longer: of a Cluster whose 16384 slots are scattered over its servers one by one, each with three servers of
-/// long names.
+/// The longest reply: for a Cluster whose 16384 slots are scattered over its servers one by one, each with three
+/// servers of long names.
 const MAX_REPLY: usize = 16 << 20;
-/// The answer to a question is heard within this time.
+/// The time in which a caller hears that its question has ended.
 const HEARD: Duration = Duration::from_millis(150);
 
-/// Where a master is; and what else the server has said that was asked.
+/// The master's address, and the map if the server returned one.
 pub(crate) type Answer = Result<(ConnectionAddr, Option<Map>), Unknown>;
 
 /// Why a server names no master.
 #[derive(Clone)]
 pub(crate) enum Unknown {
-    /// It knows of none.
+    /// The server has no master for that name or slot.
     Name,
     Failed(Cause),
 }
@@ -34,9 +34,9 @@ pub(crate) enum Unknown {
 /// The master that is believed.
 pub(crate) struct NamedMaster {
     pub(crate) addr: ConnectionAddr,
-    /// When the servers were asked that name it.
+    /// When the servers that name it were asked.
     pub(crate) at: Instant,
-    /// The first of them, and its map.
+    /// The first server that names it, and its map.
     pub(crate) by: String,
     pub(crate) map: Option<Map>,
 }
@@ -46,19 +46,19 @@ pub(crate) fn share(time: Duration) -> Duration {
     time - (time / 4).min(HEARD)
 }
 
-/// What the servers say together.
+/// The answers of the servers, taken together.
 pub(crate) struct Heard {
     servers: Vec<String>,
-    /// How long it was waited for their answers.
+    /// How long the answers were waited for.
     time: Duration,
     answers: Answers<ConnectionAddr>,
     maps: Vec<(usize, Map)>,
-    /// Why others name none.
+    /// Why other servers name none.
     unknown: Vec<(usize, Unknown)>,
 }
 
 impl Heard {
-    /// Nothing has been heard of these servers yet.
+    /// Starts without answers of these servers.
     pub(crate) fn of<'a>(
         servers: impl Iterator<Item = &'a ConnectionAddr>,
         (now, time): (Instant, Duration),
@@ -73,7 +73,7 @@ impl Heard {
         }
     }
 
-    /// The server was asked then.
+    /// Adds a server's answer. `asked`: when it was asked.
     pub(crate) fn add(&mut self, server: usize, said: Answer, asked: Instant) {
         let word = match said {
             Ok((addr, map)) => {
@@ -93,7 +93,7 @@ impl Heard {
         self.answers.hear(server, word, asked);
     }
 
-    /// Whether the answers that are still to come change nothing, or none are.
+    /// Whether no answer is outstanding, or none can change the result.
     pub(crate) fn is_certain(&self) -> bool {
         let heard = self.answers.named().count() + self.unknown.len();
         heard == self.servers.len() || self.answers.verdict() != Belief::Unknown
@@ -114,7 +114,7 @@ impl Heard {
         })
     }
 
-    /// The map of the server that has given one first.
+    /// The first map that a server returned.
     pub(crate) fn first_map(&self) -> Option<Map> {
         self.maps.first().map(|(_, map)| map.clone())
     }
@@ -153,10 +153,10 @@ impl Heard {
     }
 }
 
-/// Takes a reply out of the reader, once it is complete. `begins`: nothing of it was read before.
+/// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
 type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
 
-/// The reply to one command, over a connection of its own.
+/// The reply to one command, over a separate connection.
 pub(crate) fn ask(
     peer: &Peer,
     command: &[&[u8]],
@@ -165,8 +165,8 @@ pub(crate) fn ask(
     ask_and_read(peer, command, time, &mut |reader, _| reader.next())
 }
 
-/// The same, where the reply is read in another way. Where the server has several addresses, and one refuses to answer, the next
-/// one is asked.
+/// Asks like [`ask`], with `read` for the reply. If the server has several addresses, and one refuses to answer, the
+/// next one is asked.
 pub(crate) fn ask_and_read(
     peer: &Peer,
     command: &[&[u8]],
@@ -209,7 +209,7 @@ fn answer(
     loop {
         let bytes = connection.recv(&mut buffer, until, clock::instant())?;
         if bytes.is_empty() {
-            // It has answered before that, so it is there.
+            // The server has answered before, so it is there.
             return Err(Cause::NoAnswer(timeout, Limit::Own));
         }
         let begins = received == 0;
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_asked_too_late_is_not_asked() {
-        // No server is there.
+        // No server listens there.
         let info = ("127.0.0.1", 1).into_connection_info().unwrap();
         let trust = Trust::new(&Tls::default(), [&info]);
         let peer = Peer::new(info, &trust, None);

@@ -1,4 +1,4 @@
-//! The sentinels of a set, and what they say of its master.
+//! The sentinels of a set, and what they report of its master.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -18,17 +18,17 @@ use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{lock, wait_until};
 
-/// What sentinels know of a set.
+/// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
     pub(crate) name: String,
     all: Vec<Peer>,
-    /// The address of the first one, with how its servers are reached.
+    /// The address of the first one: the set's servers are reached in the same way.
     like: ConnectionAddr,
     /// The passwords of servers and sentinels: no server is looked for at a host that repeats one.
     secrets: Vec<Secret>,
-    /// The questions to each of them that are under way. Their answers are for all threads that can wait for them.
+    /// The questions to each sentinel that are under way. Their answers are for all threads that can wait for them.
     questions: Mutex<Vec<Questions<Slot>>>,
-    /// A question has been answered.
+    /// Notified when a question has been answered.
     news: Condvar,
 }
 
@@ -42,14 +42,14 @@ struct SentinelQuestion {
 type Slot = Arc<SentinelQuestion>;
 
 impl SentinelQuestion {
-    /// Whether the sentinel has not answered for as long as this.
+    /// Whether the sentinel has not answered for this long.
     fn has_waited(&self, time: Duration) -> bool {
         let begun = self.begun.get();
         begun.is_some_and(|begun| clock::instant() >= *begun + time)
     }
 }
 
-/// A sentinel that is being asked. A thread that ends without an answer has heard nothing.
+/// A sentinel that is being asked. If its thread ends without an answer, it counts as not asked.
 struct Asked {
     sentinels: Arc<Sentinels>,
     at: usize,
@@ -71,7 +71,7 @@ impl Drop for Asked {
 }
 
 impl Sentinels {
-    /// `password`: that of the servers.
+    /// `password`: the password of the servers.
     pub(crate) fn new(
         name: String,
         all: Vec<Peer>,
@@ -89,8 +89,8 @@ impl Sentinels {
         }
     }
 
-    /// Asks them all at once, or waits for the answers to questions that are under way, until it is certain which master is
-    /// believed, but not for longer than this. A thread that resolves a name may take longer.
+    /// Asks all sentinels at once, or waits for the answers to questions under way, until it is certain which master is
+    /// believed, at most for `time`. A thread that resolves a name may take longer.
     pub(crate) fn ask_all(self: &Arc<Self>, time: Duration) -> Heard {
         let now = clock::instant();
         let until = now + time;
@@ -106,7 +106,8 @@ impl Sentinels {
         }
     }
 
-    /// When the question began whose answer is waited for, and where that will be; or why the sentinel is not asked.
+    /// Begins a question, or joins one under way. Returns when it began and where its answer will be, or why none is
+    /// asked.
     fn begin(self: &Arc<Self>, at: usize, now: Instant) -> Result<(Instant, Slot), Cause> {
         let mut questions = lock(&self.questions);
         let questions_to_it = questions.get_mut(at).ok_or(Cause::NotAsked)?;
@@ -133,7 +134,7 @@ impl Sentinels {
         }
     }
 
-    /// What has been heard so far of those that were asked.
+    /// The answers so far of the sentinels that were asked.
     fn said(
         &self,
         asked: &[Result<(Instant, Slot), Cause>],
@@ -149,14 +150,14 @@ impl Sentinels {
                 Ok((since, slot)) => match (slot.answer.get(), questions.lately(begun)) {
                     (Some(answer), _) => said.add(at, answer.clone(), *since),
                     (None, _) if !is_over => {}
-                    // It is slow.
+                    // The sentinel is slow: a recent answer counts.
                     (None, Some((since, slot))) => {
                         let answer = slot.answer.get().cloned();
                         answer
                             .into_iter()
                             .for_each(|answer| said.add(at, answer, since));
                     }
-                    // Its thread may have begun just now.
+                    // The thread may have begun just now.
                     (None, None) if slot.has_waited(time / 2) => said.add(at, silent(), *since),
                     (None, None) => {}
                 },
@@ -167,7 +168,7 @@ impl Sentinels {
         said
     }
 
-    /// Where the master is, as one of the sentinels knows.
+    /// The master's address, as one of the sentinels reports it.
     fn ask(&self, at: usize, time: (Instant, Duration)) -> Answer {
         let Some(sentinel) = self.all.get(at) else {
             return Err(Unknown::Name);
@@ -179,7 +180,7 @@ impl Sentinels {
         Ok((like(&self.like, host, port), None))
     }
 
-    /// The master's host and port, unless the sentinel does not know its name.
+    /// The master's host and port. `None` if the sentinel has no master of that name.
     fn named(
         &self,
         sentinel: &Peer,
@@ -202,7 +203,7 @@ impl Sentinels {
         self.secrets.iter().any(|secret| secret.is_in_host(host))
     }
 
-    /// What each sentinel says of the master, all within `timeout` but for names that are not resolved in time.
+    /// Each sentinel's description of the master, all within `timeout` except for names that are not resolved in time.
     pub(crate) fn describe(&self, timeout: Duration) -> Vec<(String, Result<Description, Cause>)> {
         let (until, (sender, said)) = (clock::instant() + timeout, channel());
         let mut answers: Vec<Result<Description, Cause>> = Vec::new();
@@ -230,7 +231,7 @@ impl Sentinels {
         names.zip(answers).collect()
     }
 
-    /// Without the hosts that repeat a password.
+    /// The description without hosts that repeat a password.
     fn shown(&self, mut description: Description) -> Description {
         let hosts = description.values_mut();
         let hidden = hosts.filter(|value| self.is_secret(value));
@@ -264,7 +265,7 @@ impl Sentinels {
     }
 }
 
-/// The address of this host and port, reached as the other one.
+/// The address of this host and port, reached like the other one.
 pub(crate) fn like(other: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match other {
         ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
@@ -290,7 +291,7 @@ fn refusal(cause: &Cause) -> String {
     }
 }
 
-/// What a sentinel says of a master: names and values.
+/// A sentinel's description of a master: names and values.
 pub(crate) type Description = BTreeMap<String, String>;
 
 fn described(words: Vec<String>) -> Description {
@@ -302,7 +303,7 @@ fn described(words: Vec<String>) -> Description {
     description
 }
 
-/// The words of a sentinel's answer about the master of this name, unless it does not know that.
+/// The words of a sentinel's answer about the master of this name. `None` if it has no such master.
 fn tell(
     sentinel: &Peer,
     question: &[u8],
@@ -338,7 +339,7 @@ mod tests {
     use crate::net::socket::trust::Trust;
     use crate::settings::tls::Tls;
 
-    /// None of them has a server.
+    /// Three sentinels, at ports without servers.
     fn sentinels() -> Arc<Sentinels> {
         let infos = [1, 2, 3].map(|port| ("127.0.0.1", port).into_connection_info().unwrap());
         let trust = Trust::new(&Tls::default(), infos.iter());
@@ -369,7 +370,7 @@ mod tests {
         }
     }
 
-    /// A thread asks it, which may be anywhere.
+    /// The thread that asks it may be at any point.
     #[test]
     fn a_sentinel_that_has_not_answered_yet_is_not_silent() {
         let set = sentinels();
@@ -381,11 +382,11 @@ mod tests {
                 questions.ask(asked, || slot.clone());
             }
         };
-        // No thread has begun to ask it.
+        // No thread has begun to ask.
         ask(begun);
         let said = set.ask_all(Duration::from_millis(600));
         assert!(said.silence().is_none() && said.believed().is_none());
-        // All that come meanwhile hear its answer, which is as old as the question.
+        // All that arrive meanwhile get its answer, which is as old as the question.
         let asked = begun + Duration::from_secs(60);
         ask(asked);
         std::thread::scope(|scope| {

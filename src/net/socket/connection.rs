@@ -1,5 +1,6 @@
-//! A connection to a node, connected and set up: AUTH, HELLO, SELECT, INFO, the scripts, the witness. With the rights of the
-//! README's user no command of these is refused: what a server lacks is tried only where that shows that it may.
+//! A connection to a node, connected and set up: AUTH, HELLO, SELECT, INFO, the scripts, the witness. With the rights
+//! of the README's user no command of these is refused: a capability is tried only if a reply shows that the server may
+//! lack it.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -24,30 +25,30 @@ use crate::protocol::node::witness::{self, FLUSHED, IDENTITY_PARTS, Judged, Look
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
-/// The maximum that is read at once.
+/// The most bytes that are read at once.
 const BUFFER: usize = 16 * 1024;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose<'a> {
     Locks,
-    /// With the restart guard: a witness with this key, of this age, needs no second look. `None`: the server has no place for
-    /// one. `needed`: without the guard there are no locks.
+    /// Locks with the restart guard: a witness with this key, of this age, needs no second look. `None`: the server has
+    /// no place for one. `needed`: without the guard there are no locks.
     GuardedLocks {
         witness: Option<&'a [u8]>,
         seasoned: Duration,
         needed: bool,
     },
-    /// For notifications of releases. It needs neither INFO nor scripts.
+    /// Notifications of releases. Needs neither INFO nor scripts.
     Messages,
-    /// For questions about locks: to the master where a name has several addresses, else also to a replica.
+    /// Questions about locks: to the master if a name has several addresses, else also to a replica.
     Looks,
-    /// For other questions, also to a replica or a sentinel.
+    /// Other questions, also to a replica or a sentinel.
     Questions,
 }
 
 impl Purpose<'_> {
-    /// The same at a server that has no place for a witness.
+    /// This purpose at a server that has no place for a witness.
     pub(crate) fn without_witness(self) -> Self {
         match self {
             Purpose::GuardedLocks {
@@ -78,8 +79,9 @@ impl Connection {
         Connection::open_and(info, timeout, purpose, &mut |opened, _| Ok(opened))
     }
 
-    /// The same, and then does something with it, by that time. Where a name has several addresses, none of them decides alone:
-    /// the next one is tried if one fails, in whatever way, and each has its share of the time that is left.
+    /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. If a name has
+    /// several addresses, none of them decides alone: the next one is tried if one fails, in whatever way, and each has
+    /// its share of the time that is left.
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
@@ -111,7 +113,7 @@ impl Connection {
             let share = until.saturating_duration_since(now) / left;
             match open(&address, purpose, (now + share, share)) {
                 Ok(done) => return Ok(done),
-                // Behind all others, if none of them is a master.
+                // Tried again after all others, if none of them is a master.
                 Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
                     tries.push_back((address, Purpose::Questions));
                 }
@@ -152,8 +154,7 @@ impl Connection {
         }
     }
 
-    /// What has come, or comes first until then; nothing, if nothing does. After an error the connection
-    /// is finished.
+    /// The first bytes received by `until`. Empty if none arrived. After an error the connection is finished.
     pub(crate) fn recv<'a>(
         &mut self,
         buffer: &'a mut Vec<u8>,
@@ -175,17 +176,17 @@ impl Connection {
         }
     }
 
-    /// The address of the other side; unknown over Unix sockets.
+    /// The address of the other side. `None` over Unix sockets.
     pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
         Some(self.socket().peer()?.ip())
     }
 
-    /// Ends it also where forked children have copies.
+    /// Ends the connection, also where forked children have copies.
     pub(crate) fn shutdown(&self) {
         self.socket().shutdown();
     }
 
-    /// Nothing of what it still holds shall be delivered.
+    /// Ends the connection, so that nothing that it still holds is delivered.
     pub(crate) fn reset(self) {
         match self {
             Connection::Plain(plain) => plain.reset(),
@@ -205,7 +206,7 @@ impl Connection {
         for command in &set_up.commands {
             command.write_packed_command(&mut bytes);
         }
-        // A server that is full says so and hangs up, perhaps before all of this is written.
+        // A full server reports that and hangs up, perhaps before all of this is written.
         let sent = self.send(&bytes, until, clock::instant());
         let handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
@@ -252,7 +253,7 @@ impl Connection {
         self.guarded((handshake, look), purpose, reader, time)
     }
 
-    /// Only a server that runs no scripts is asked for the commands that stand in for them: each of these questions is
+    /// Only a server that runs no scripts is asked for the commands that replace them: each of these questions is
     /// answered by an error, which operators watch.
     fn without_scripts(
         &mut self,
@@ -265,7 +266,7 @@ impl Connection {
         Means::without_scripts(refused, &replies)
     }
 
-    /// With the restart guard: what a new connection's server shows goes with its handshake.
+    /// Adds to the handshake, with the restart guard, what a new connection's server shows.
     fn guarded(
         &mut self,
         (handshake, look): (Handshake, Vec<Reply>),
@@ -291,7 +292,7 @@ impl Connection {
         with_witness(handshake, found, needed)
     }
 
-    /// The same of a server that has no place for a witness.
+    /// The witness of a server that has no place for one, and how long the server has been up.
     fn find_calm(
         &mut self,
         look: Vec<Reply>,
@@ -305,7 +306,7 @@ impl Connection {
         Look::calm(look, commands.first(), &secret)
     }
 
-    /// What a new connection's server shows of the locks that it has granted, and how long it has been up.
+    /// The witness of a new connection's server, for the locks that it has granted, and how long it has been up.
     fn find_witness(
         &mut self,
         (key, judged): (&[u8], Judged),
@@ -318,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// Sets the witness where that has to be, and sees what is there then.
+    /// Sets the witness if that is necessary, and looks at what is there then.
     fn look_again(
         &mut self,
         (key, first): (&[u8], &Look),
@@ -365,7 +366,7 @@ impl Connection {
     }
 }
 
-/// `needed`: without a witness there is no connection.
+/// Adds the witness to the handshake. `needed`: without a witness there is no connection.
 fn with_witness(
     handshake: Handshake,
     found: Result<(Witness, Duration), Cause>,
@@ -394,12 +395,12 @@ const TLS_ALERT: &str = "\"\\u{15}\\u{3}";
 /// How a connection is set up.
 struct SetUp {
     commands: Vec<Cmd>,
-    /// How many of them, from the first on, must not be refused. (HELLO may be.)
+    /// How many of the commands, from the first on, must not be refused. (HELLO may be.)
     needed: usize,
-    /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it. A server that does
-    /// not speak Redis' protocol shows that here.
+    /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it. A server that
+    /// does not speak Redis' protocol shows that here.
     hello: usize,
-    /// Whether only a master will do.
+    /// Whether the server must be a master.
     for_locks: bool,
     /// The number of the command before the trials.
     before_trials: usize,
@@ -497,11 +498,12 @@ struct SetUpReplies<'a> {
     answered: usize,
     /// The number of scripts that were loaded.
     loaded: usize,
-    /// What the first look has found.
+    /// The replies to the first look.
     look: Vec<Reply>,
     /// The errors of the trials, EVAL and EVALSHA.
     trials: [Option<String>; 2],
-    /// A server that is full, or that demands what we do not have, answers that and hangs up.
+    /// The refusal of a server that is full, or that demands what this client does not have, before the server hangs
+    /// up.
     refused: Option<Cause>,
 }
 
@@ -509,13 +511,13 @@ impl SetUpReplies<'_> {
     fn next(&mut self, reply: Reply) -> Result<(), Cause> {
         self.answered += 1;
         let is_hello = self.set_up.hello == self.answered;
-        // A name that a busy server does not take now, say, is no reason to do without the server.
+        // A name that, for example, a busy server does not take now is no reason to do without the server.
         let is_name = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
         match reply {
             Reply::Error(_) if is_name => {}
             Reply::Error(text) => {
                 let cause = self.peer.refused(&text);
-                // Where INFO is merely not answered now, the run id can be had later.
+                // If INFO is merely not answered now, the run id can be had later.
                 let meaning = Meaning::of(&text);
                 let ends = meaning.is_not_now() || meaning == Meaning::NoLogin;
                 let turned_away = matches!(meaning, Meaning::TooManyClients | Meaning::Protected);
@@ -565,15 +567,15 @@ impl SetUpReplies<'_> {
         Ok(())
     }
 
-    /// It belongs to the look, perhaps.
+    /// Adds the reply to the look, if it belongs there.
     fn look(&mut self, reply: Reply) {
         if self.set_up.look.contains(&self.answered) {
             self.look.push(reply);
         }
     }
 
-    /// The server has hung up. A TLS server does so, without a word, on a client that does not begin with a handshake, and
-    /// some proxies do on a command that they do not know.
+    /// The cause if the server has hung up. A TLS server does so, without a word, on a client that does not begin with
+    /// a handshake, and some proxies do on a command that they do not support.
     fn hung_up(self, mut text: String, silent: bool) -> Cause {
         let plain = matches!(self.peer.addr(), ConnectionAddr::Tcp(..));
         let unanswered = self.set_up.commands.get(self.answered);

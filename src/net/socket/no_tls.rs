@@ -1,4 +1,4 @@
-//! In place of `tls` and `trust`, in a build without TLS: nothing of it is in the program.
+//! Replaces `tls` and `trust` in a build without TLS: nothing of TLS is in the program.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -42,14 +42,14 @@ impl Peer {
         }
     }
 
-    /// How it is reached over TLS, or why it cannot be.
+    /// How the node is reached over TLS, or why it cannot be.
     pub(crate) fn access(&self) -> Result<&Access, Cause> {
         let access = self.tls.as_ref().map(Result::as_ref);
         let missing = || Cause::Tls(crate::errors::text::NO_TLS.into());
         access.ok_or_else(missing)?.map_err(Cause::clone)
     }
 
-    /// What a new connection logs in with. The time that it may take ends then; but a closure cannot be interrupted, no
+    /// The credentials for a new connection. They must be there by `until`; but a closure cannot be interrupted, no
     /// more than the resolution of a name.
     pub(crate) fn credentials(
         &self,

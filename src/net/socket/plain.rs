@@ -1,4 +1,4 @@
-//! A plain TCP or Unix socket: bytes within a point in time.
+//! A plain TCP or Unix socket: sends and receives bytes by a deadline.
 //!
 //! The redis crate's blocking connection cannot bound time: its timeouts are per read (a reply that
 //! trickles in outlasts any of them), a signal loses the reply for good, and connecting gives each
@@ -18,10 +18,10 @@ use crate::values::clock;
 
 /// The shortest time that a socket waits. The kernel counts in ticks of a few milliseconds anyway.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
-/// So that a connection over a NAT or a firewall is not forgotten while a lock is held.
+/// Keeps a connection over a NAT or a firewall from being forgotten while a lock is held.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Peeks at what has come without taking it, and without waiting.
+/// The flags for peeking at received bytes without taking them, and without waiting.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const PEEK: Option<i32> = Some(0x02 | 0x40);
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
@@ -37,7 +37,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Connects to one of its [addresses]. `timeout`: the whole time that ends then.
+    /// Connects to one of the [addresses]. `timeout`: the whole time that ends at `until`.
     pub(crate) fn connect(
         info: &ConnectionInfo,
         address: Option<&SocketAddr>,
@@ -91,7 +91,7 @@ impl Plain {
                 Err(error) => return Err(Cause::io(&error)),
             }
             if !bytes.is_empty() {
-                // Neither signals nor a peer that reads little by little make it longer.
+                // Neither signals nor a peer that reads little by little prolong the wait.
                 rest = until.saturating_duration_since(clock::instant());
                 if rest.is_zero() {
                     return Err(Cause::NoAnswer(asked, Limit::Write));
@@ -102,7 +102,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Reads what has come, or what comes first until then. Zero: nothing has.
+    /// Reads the first bytes received by `until`. Zero: none arrived.
     pub(crate) fn recv(
         &mut self,
         buffer: &mut [u8],
@@ -119,7 +119,7 @@ impl Plain {
             match read {
                 Ok(0) => return Err(Cause::Closed("by the other side".into())),
                 Ok(read) => return Ok(read),
-                // Signals make it no longer.
+                // Signals do not prolong the wait.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {
                     rest = until.saturating_duration_since(clock::instant());
                 }
@@ -162,10 +162,10 @@ impl Plain {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Ends the connection so that nothing of what the kernel still holds is delivered any more: a
-    /// command that comes later than its undo over the next connection would do harm (rule R8).
+    /// Ends the connection so that nothing that the kernel still holds is delivered: a command that arrives later than
+    /// its undo over the next connection would do harm (rule R8).
     pub(crate) fn reset(self) {
-        // Where this fails the connection is closed in the usual way.
+        // If this fails, the connection is closed in the usual way.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 }
@@ -182,7 +182,7 @@ fn timed_out(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Where a server may be: the addresses of its name, in the order of the resolver, each once. `None`: at a path.
+/// The addresses of a server's name, in the order of the resolver, each once. `None`: the server is at a path.
 pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>, Cause> {
     let (host, port) = match addr {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host, port),
@@ -222,8 +222,8 @@ fn connect_tcp(
     }
 }
 
-/// Whether the error is one of the other side, or of the way there. Others are of this process: too many open files, no port
-/// left, no memory.
+/// Whether the other side, or the way there, caused the error. Other errors are of this process: too many open files,
+/// no port left, no memory.
 fn is_of_network(kind: ErrorKind) -> bool {
     timed_out(kind)
         || matches!(
@@ -237,7 +237,7 @@ fn is_of_network(kind: ErrorKind) -> bool {
         )
 }
 
-/// A resolver that finds no socket reports that as any other failure.
+/// The cause if a name is not resolved. A resolver that finds no socket reports that as any other failure.
 fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
     let text = format!("{host}: {error}");
     match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {

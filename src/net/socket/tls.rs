@@ -1,7 +1,7 @@
-//! TLS over a plain socket: bytes within a point in time.
+//! TLS over a plain socket: sends and receives bytes by a deadline.
 //!
-//! rustls does no input and output of its own. So the bounds of time, reads without waiting, signals and resets are
-//! those of the plain socket.
+//! rustls does no input and output itself. So the bounds of time, reads without waiting, signals and resets are those
+//! of the plain socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ pub(crate) struct Tls {
     session: Box<ClientConnection>,
     /// Records to be written.
     out: Vec<u8>,
-    /// What was read, and which part of it the session has not taken.
+    /// The bytes that were read, and which part of them the session has not taken.
     raw: Vec<u8>,
     rest: (usize, usize),
-    /// Nothing more comes of it.
+    /// Why nothing more can be received.
     end: Option<Cause>,
 }
 
 impl Tls {
-    /// Connects, and ends the handshake but for the last message, which goes with what is sent first.
+    /// Connects, and ends the handshake except for the last message, which goes with the first bytes that are sent.
     pub(crate) fn connect(
         peer: &Peer,
         address: Option<&SocketAddr>,
@@ -64,7 +64,7 @@ impl Tls {
             let read = read.and_then(|()| tls.read(until, now));
             heard |= read.map_err(hung_up)?;
             if let Err(cause) = tls.take() {
-                // The server may know what is wrong with its certificate.
+                // The server may learn what is wrong with its certificate.
                 let now = clock::instant();
                 let _ = tls.flush(now + SHORTEST, now);
                 return Err(match cause {
@@ -92,8 +92,8 @@ impl Tls {
         self.plain.send(&self.out, until, now)
     }
 
-    /// Reads what has come, or what comes first until then. Zero: nothing has. What only concerns the session, such
-    /// as a ticket or part of a record, is nothing, and makes it no longer.
+    /// Reads the first bytes received by `until`. Zero: none arrived. Bytes that only concern the session, such as a
+    /// ticket or part of a record, count as none, and do not prolong the wait.
     pub(crate) fn recv(
         &mut self,
         buffer: &mut [u8],
@@ -118,12 +118,12 @@ impl Tls {
                 return Ok(0);
             }
             came = true;
-            // What came before counts first.
+            // Bytes that arrived before the end count first.
             self.end = self.take().err();
         }
     }
 
-    /// What the session has taken, and was not read yet.
+    /// The bytes that the session has taken, and that were not read yet.
     fn plaintext(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Cause> {
         match self.session.reader().read(buffer) {
             Ok(0) => Err(Cause::Closed("by the other side".into())),
@@ -137,7 +137,7 @@ impl Tls {
         self.rest.0 >= self.rest.1
     }
 
-    /// Reads from the socket, unless there is something left for the session. False: nothing came.
+    /// Reads from the socket, unless there is something left for the session. Returns false if nothing arrived.
     fn read(&mut self, until: Instant, now: Instant) -> Result<bool, Cause> {
         if self.is_used_up() {
             self.rest = (0, self.plain.recv(&mut self.raw, until, now)?);
@@ -145,7 +145,7 @@ impl Tls {
         Ok(!self.is_used_up())
     }
 
-    /// The session takes a part of what was read.
+    /// Lets the session take a part of the bytes that were read.
     fn take(&mut self) -> Result<(), Cause> {
         let (from, to) = self.rest;
         let mut rest = self.raw.get(from..to).unwrap_or_default();
@@ -171,7 +171,7 @@ impl Tls {
     }
 }
 
-/// rustls calls the crypto provider and the logger, which are the program's.
+/// Catches panics: rustls calls the crypto provider and the logger, which are the program's.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Cause> {
     catch_unwind(AssertUnwindSafe(work))
         .map_err(|_| Cause::Closed("the TLS library panicked".into()))
@@ -215,7 +215,7 @@ mod tests {
     }
 
     impl TlsServer {
-        /// Writes it in one record, and returns the bytes instead of sending them.
+        /// Writes `text` in one record, and returns the bytes instead of sending them.
         fn record(&mut self, text: &[u8]) -> Vec<u8> {
             self.session.writer().write_all(text).unwrap();
             self.written()
@@ -262,7 +262,7 @@ mod tests {
         })
     }
 
-    /// A connection, where the client has this provider instead of the usual one.
+    /// A connection whose client has this provider instead of the usual one.
     fn pair(provider: Option<CryptoProvider>) -> (Tls, TlsServer) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -285,7 +285,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_nodelay(true).unwrap();
             let mut session = ServerConnection::new(Arc::new(config)).unwrap();
-            // The client's last message comes with what it sends first.
+            // The client's last message arrives with the first bytes that it sends.
             while session.is_handshaking() {
                 session.complete_io(&mut stream).unwrap();
             }
@@ -364,7 +364,7 @@ mod tests {
         let end = recv(&mut tls, SECOND).unwrap_err().to_string();
         assert_eq!(end, "connection closed: by the other side");
 
-        // And before what is no record.
+        // Also before bytes that are no record.
         let (mut tls, mut server) = pair(None);
         let mut bytes = server.record(b"+OK");
         bytes.extend(b"-ERR this is no TLS\r\n");
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(recv(&mut tls, Duration::ZERO).unwrap(), b"");
     }
 
-    /// Keys that may be used for a thousand records.
+    /// A provider whose keys may be used for a thousand records.
     fn short_lived(versions: fn(&SupportedCipherSuite) -> bool) -> CryptoProvider {
         let common = |of: &CipherSuiteCommon| CipherSuiteCommon {
             suite: of.suite,
@@ -428,7 +428,7 @@ mod tests {
         let old = |suite: &SupportedCipherSuite| matches!(suite, SupportedCipherSuite::Tls12(_));
         let (mut tls, mut server) = pair(Some(short_lived(old)));
         assert!(pings(&mut tls, &mut server) < 1000);
-        // As a server does whose client has announced that it sends no more.
+        // A server does this if its client has announced that it sends no more.
         drop(server);
         let end = recv(&mut tls, SECOND).unwrap_err();
         assert!(matches!(end, Cause::Closed(_)), "{end}");

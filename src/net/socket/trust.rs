@@ -21,22 +21,22 @@ use rustls::{
 use crate::errors::error::Cause;
 use crate::settings::tls::Tls;
 
-/// For all nodes. None: no node is reached over TLS.
+/// The TLS settings of all nodes. None: no node is reached over TLS.
 ///
-/// A forked child may use it: nothing of it changes, and it has no locks. (What tells one session from another is in
+/// A forked child may use them: nothing of them changes, and they have no locks. (What differs between sessions is in
 /// [`Access`].)
 #[derive(Clone)]
 pub(crate) struct Trust(Result<Option<Arc<TlsParts>>, String>);
 
 struct TlsParts {
     provider: Arc<CryptoProvider>,
-    /// Or why there are no root certificates.
+    /// The verifier, or why there are no root certificates.
     verifier: Result<Arc<WebPkiServerVerifier>, String>,
     identity: Option<Arc<SingleCertAndKey>>,
     name: Option<ServerName<'static>>,
 }
 
-/// For one node.
+/// The TLS settings of one node.
 #[derive(Clone)]
 pub(crate) struct Access {
     pub(crate) config: Arc<ClientConfig>,
@@ -45,7 +45,7 @@ pub(crate) struct Access {
 
 #[cfg(all(test, feature = "tls"))]
 impl Access {
-    /// With whatever certificate.
+    /// Accepts any certificate.
     pub(crate) fn of_provider(provider: Arc<CryptoProvider>, name: ServerName<'static>) -> Access {
         let parts = TlsParts {
             provider,
@@ -57,14 +57,14 @@ impl Access {
     }
 }
 
-// rustls does not say so of what it is given. Nothing of these changes but the tickets, and a panic in mid-handshake
-// ends the connection.
+// rustls does not declare these traits for what it is given. Nothing of these types changes except the tickets, and a
+// panic in mid-handshake ends the connection.
 impl UnwindSafe for TlsParts {}
 impl RefUnwindSafe for TlsParts {}
 impl UnwindSafe for Access {}
 impl RefUnwindSafe for Access {}
 
-/// The program's, or with the feature `tls` one that is always there.
+/// The program's crypto provider, or with the feature `tls` one that is always available.
 fn provider() -> Result<Arc<CryptoProvider>, String> {
     if let Some(provider) = CryptoProvider::get_default() {
         return Ok(provider.clone());
@@ -82,7 +82,7 @@ pub(crate) fn supported() -> Result<(), String> {
     provider().map(drop)
 }
 
-/// Whether `tls` is of use.
+/// Whether `tls` is usable.
 pub(crate) fn validate(tls: &Tls) -> Result<(), String> {
     match tls.is_default() {
         true => Ok(()),
@@ -91,7 +91,7 @@ pub(crate) fn validate(tls: &Tls) -> Result<(), String> {
 }
 
 impl Trust {
-    /// The system's root certificates are read only if a node needs them.
+    /// Reads the certificates: the system's root certificates only if a node needs them.
     pub(crate) fn new<'a>(tls: &Tls, infos: impl IntoIterator<Item = &'a ConnectionInfo>) -> Trust {
         let over_tls = infos.into_iter().filter_map(|info| match info.addr() {
             ConnectionAddr::TcpTls { insecure, .. } => Some(!insecure),
@@ -102,7 +102,7 @@ impl Trust {
         Trust(parts.transpose().map(|parts| parts.map(Arc::new)))
     }
 
-    /// None: it is not reached over TLS.
+    /// How a node is reached over TLS. `None` if it is not.
     pub(crate) fn access(&self, addr: &ConnectionAddr) -> Option<Result<Access, Cause>> {
         let ConnectionAddr::TcpTls { host, insecure, .. } = addr else {
             return None;
@@ -220,13 +220,13 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        // The error would repeat what is there.
+        // The error would repeat the input.
         _ => Err(wrong(what, &"no certificates in PEM")),
     }
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, String> {
-    // As in a URL.
+    // A host may be in brackets, as in a URL.
     let bare = name
         .strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'));
@@ -238,7 +238,7 @@ fn wrong(what: &str, why: &dyn Display) -> String {
     format!("TLS, {what}: {why}")
 }
 
-/// For `#insecure`: whatever certificate it is. That the server has its key is checked all the same.
+/// Accepts any certificate, for `#insecure`. The server must still prove that it has the certificate's key.
 #[derive(Debug)]
 struct Unchecked(WebPkiSupportedAlgorithms);
 
@@ -277,7 +277,7 @@ impl ServerCertVerifier for Unchecked {
     }
 }
 
-/// Those that stay until the configuration of one side changes.
+/// The alerts that repeat until the configuration of one side changes.
 const REFUSALS: [AlertDescription; 13] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
@@ -294,7 +294,7 @@ const REFUSALS: [AlertDescription; 13] = [
     AlertDescription::UnsupportedCertificate,
 ];
 
-/// What a session says, and what can be done about it.
+/// The cause of a session's error, and what can be done about it.
 pub(crate) fn cause(error: &Error, handshakes: bool) -> Cause {
     let hint = if handshakes || matches!(error, Error::AlertReceived(_)) {
         hint(error)

@@ -1,4 +1,4 @@
-//! What is sent: the crate's commands, and foreign ones.
+//! The commands that are sent: the crate's, and foreign ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Pair {
         Token::from_bytes([self.one_of(&[1, 1, 1, 250]); 20])
     }
 
-    /// Most often the one that holds it.
+    /// A token, most often the one that holds the resource.
     fn token_of(&mut self, resource: &[u8]) -> Token {
         let (chosen, holds) = (self.token(), self.random.chance(70));
         let mut keys = self.model.store.keys(self.time);
@@ -166,7 +166,7 @@ impl Pair {
             -10_000, -501, -500, -499, -1, 0, 1, 300, 499, 500, 501, 10_000,
         ];
         let waited = self.one_of(&[0, 1, 700, 5000]);
-        // Within the same millisecond, most often.
+        // Most often within the same millisecond.
         let now = self.time / 1000;
         QueueEntry {
             channel: self.some_channel(),
@@ -226,12 +226,12 @@ impl Pair {
         let value = self.one_of(&values);
         let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
         match self.random.below(13) {
-            // The lock is reserved for this process or another one, or what says so is other data.
+            // The lock is reserved for this process or another one, or the reservation is other data.
             12 => {
                 let reserved = self.one_of(&[&channel[..], value]);
                 packed(&[b"SET", b"{a}:wt", reserved, b"PX", b"60000"])
             }
-            // A writer that waits elsewhere, or has died; and what is no holder.
+            // A writer that waits elsewhere, or has died; and data that is no holder.
             10 => packed(&[b"SET", b"{a}:ww", &mark, b"PX", b"60000"]),
             11 => packed(&[b"SET", self.one_of(&[&b"a"[..], b"b}"]), b""]),
             0 => packed(&[b"SET", name, value]),

@@ -1,5 +1,5 @@
-//! Scripts with faults, each in one place. A difference must be found for each of them, or the search would find none in the
-//! model either.
+//! Scripts with faults, each in one place. A difference must be found for each of them, or the search would find none
+//! in the model either.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::protocol::commands::scripts::{
 use crate::protocol::commands::sha1::sha1;
 use crate::values::clock;
 
-/// A script, what stands in it, and what stands there instead.
+/// A script, a text in it, and the text that replaces it.
 type Change = (Script, &'static str, &'static str);
 
 const CHANGES: &[Change] = &[
@@ -89,7 +89,7 @@ pub(super) struct Fault {
     of: Script,
     text: Vec<u8>,
     hash: Vec<u8>,
-    /// What is sent often calls it.
+    /// The commands that are sent often call its script.
     pub(super) is_aimed_at: bool,
 }
 
@@ -107,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// The same arguments with it.
+    /// Replaces the script in these arguments by the one with the fault.
     pub(super) fn put_into<'a>(&'a self, args: &mut [&'a [u8]]) {
         for arg in args {
             if *arg == self.of.text {
@@ -124,12 +124,12 @@ impl Fault {
         packed(&args)
     }
 
-    /// Whether this calls its script.
+    /// Whether these arguments call its script.
     pub(super) fn is_called(&self, args: &[&[u8]]) -> bool {
         args.contains(&self.of.text) || args.contains(&self.of.hash)
     }
 
-    /// Those that its script is for, of a hundred locks that are not plain.
+    /// The kinds that its script is for, of a hundred locks that are not plain.
     pub(super) fn kinds(&self) -> Option<Range<u64>> {
         let is_one_of = |scripts: &[Script]| scripts.iter().any(|one| one.hash == self.of.hash);
         match () {
@@ -146,7 +146,7 @@ impl Fault {
     }
 }
 
-/// Looks for the difference that the next change makes, until none is left. Returns those that make none.
+/// Looks for the difference that the next change makes, until none is left. Returns the changes that make none.
 fn search(next: &AtomicUsize, aims: bool) -> Vec<&'static str> {
     let (mut pair, mut missed) = (Pair::new(), Vec::new());
     while let Some(change) = CHANGES.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -163,7 +163,7 @@ fn search(next: &AtomicUsize, aims: bool) -> Vec<&'static str> {
     missed
 }
 
-/// Those for which none is found.
+/// The changes for which no difference is found.
 fn missed(aims: bool) -> Vec<&'static str> {
     let next = AtomicUsize::new(0);
     // While a server works, its search waits.
@@ -181,7 +181,7 @@ fn differential_finds_mutated_scripts() {
     assert_eq!(missed(true), [""; 0]);
 }
 
-/// As it looks for differences in the model.
+/// Searches in the same way as for differences in the model.
 #[test]
 #[ignore = "it takes a minute"]
 fn differential_finds_mutated_scripts_without_aiming_at_them() {

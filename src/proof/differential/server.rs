@@ -13,7 +13,8 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::values::clock;
 
-/// Standard input ends with this process, however that ends, and then the server ends. $1: its directory. $2: its program.
+/// Standard input ends with this process, however that ends, and then the server ends. $1: its directory. $2: its
+/// program.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 command -v "$2" || { rm -rf "$1"; exit; }
@@ -23,13 +24,13 @@ kill -9 $!
 rm -rf "$1"
 "#;
 
-/// A `redis-server` of its own, ended with its value.
+/// A separate `redis-server`, ended when the value is dropped.
 pub(super) struct Server {
     shell: Child,
     dir: PathBuf,
 }
 
-/// One that did not exist. Sockets cannot be where a path is long.
+/// Creates a directory that did not exist. A socket's path must not be long.
 fn new_directory() -> PathBuf {
     let given = std::env::temp_dir();
     let usable = (1..64).contains(&given.as_os_str().len());
@@ -91,7 +92,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection to it.
+/// A connection to the server.
 pub(super) struct Line {
     stream: UnixStream,
     inbox: Vec<u8>,
@@ -102,7 +103,7 @@ impl Line {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// The next reply, as bytes and as what they mean.
+    /// The next reply, as bytes and parsed.
     pub(super) fn reply(&mut self) -> (Vec<u8>, Reply) {
         loop {
             if let Some((reply, length)) = resp::parse(&self.inbox, &Secret::default()).unwrap() {
@@ -120,7 +121,7 @@ impl Line {
         self.reply()
     }
 
-    /// In microseconds.
+    /// The server's time in microseconds.
     pub(super) fn time(&mut self) -> u64 {
         let words = words(self.reply().1);
         let number = |at: usize| -> u64 { text(&words[at]).parse().unwrap() };

@@ -1,5 +1,5 @@
-//! What the threads do with locks: they use them, extend them, ask for fencing tokens, release them, or leave them until
-//! their ttls, or for a time.
+//! The threads' actions with locks: they use them, extend them, ask for fencing tokens, release them, or leave them
+//! until their ttls, or for a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl World {
         self.clients[c].threads[thread].since = self.t;
     }
 
-    /// What the thread does next, if it waits for nothing.
+    /// The thread's next action, if it waits for nothing.
     pub(super) fn act(&mut self, c: usize, thread: usize) -> bool {
         let due = match &self.clients[c].threads[thread].doing {
             Doing::Idle(until) | Doing::Holds(_, until) => Some(*until),
@@ -109,7 +109,7 @@ impl World {
         self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
     }
 
-    /// What a client holds it uses within this time: it extends most of them.
+    /// Has a client use the locks that it holds within this time: it extends most of them.
     pub(super) fn hurry(&mut self, c: usize, within: u64) {
         let soon = self.t + self.random.below(within + 1);
         for thread in &mut self.clients[c].threads {
@@ -120,7 +120,7 @@ impl World {
         self.wake(c, soon);
     }
 
-    /// As what a name is locked, this time.
+    /// Draws the kind of lock on a name.
     pub(super) fn kind(&mut self, resource: u8) -> Kind {
         let locks = self.conditions.locks;
         if let Locks::Permits(permits) = locks {
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// A long one, in this many cases of a hundred.
+    /// A ttl: a long one, in `long` cases of a hundred.
     fn ttl(&mut self, long: u64) -> Ttl {
         let ms = match !self.conditions.guarded && self.random.chance(long) {
             _ if self.conditions.prompt => 60_000,
@@ -170,7 +170,7 @@ impl World {
         Token::from_bytes(bytes)
     }
 
-    // ---- a lock that it has
+    // ---- a lock that the thread has
 
     fn use_lock(&mut self, c: usize, thread: usize, mut held: Held) {
         self.begin(c, thread);
@@ -186,7 +186,7 @@ impl World {
             true => 6,
             false => self.random.below(choices),
         };
-        // One that is due is renewed before it is kept.
+        // A lock that is due is renewed before it is kept.
         if choice >= 12 && valid && !held.lease.is_due(now) {
             return self.begin_to_keep(c, thread, held);
         }
@@ -250,7 +250,7 @@ impl World {
         match held.lease.extended(extension, answer, now) {
             Extended::Yes(repair) => {
                 self.is_extended(c, &held, valid);
-                // As a kept lock is: its holder does not wait for this.
+                // Like the renewal of a kept lock: its holder does not wait for this.
                 if let Some(op) = repair {
                     self.repairs(c, held.token, op);
                     if self.random.chance(30) {
@@ -296,7 +296,7 @@ impl World {
         self.give_back(c, thread, held, only_write, None);
     }
 
-    /// Where nothing follows, it is on no node from then on.
+    /// If nothing follows, the lock is on no node from then on.
     fn is_to_go(&mut self, c: usize, token: usize, left_for: u64) {
         if self.conditions.is_forsaken() {
             self.clients[c].forsaken.gone_by += self.t + left_for + 2 * NODE_TIMEOUT + SLACK;
@@ -319,12 +319,12 @@ impl World {
             .shortening(time, now)
             .filter(|_| self.conditions.is_forsaken() || self.random.chance(70));
         let Some(op) = op else {
-            // From here on it believes in nothing.
+            // From here on the client does not believe to hold it.
             self.checks.tokens[token].belief = None;
             self.clients[c].threads[thread].doing = Doing::Idle(self.t);
             return;
         };
-        // Others are kept out for the time that was asked for, but for what clocks differ by.
+        // Others are kept out for the time that was asked for, except the difference between clocks.
         if let Some(belief) = &mut self.checks.tokens[token].belief {
             let drift = time / 100 + Duration::from_millis(2);
             belief.deadline = Deadline::new(now, time.saturating_sub(drift));
@@ -339,7 +339,7 @@ impl World {
         self.in_time(c, thread, 2 * NODE_TIMEOUT);
         if let Outcome::Yes(_) = answer.outcome {
             self.counts[Count::Shortened] += 1;
-            // One that was written when its time was over is a release.
+            // A shortening that was written when its time was over is a release.
             let on = &self.checks.tokens[token].on;
             let (yes, quorum) = (on.extended.or(on.rel), self.quorum());
             // A permit is shortened in another slot, too.
@@ -348,7 +348,7 @@ impl World {
                 format!("client {c}: {token} is shortened by {yes:?}")
             });
         }
-        // Those that are away now learn it when they are back. A server that takes another one's place may not know of it.
+        // Nodes that are away now learn it when they are back. A server that takes another one's place may not have it.
         self.checks.tokens[token].shortened = !self.conditions.fails_over;
         self.clients[c].threads[thread].doing = Doing::Idle(self.t);
     }

@@ -1,4 +1,4 @@
-//! What all of a world is made with: its times, and random numbers that follow from its seed.
+//! The basics of a world: its times, and random numbers that follow from its seed.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ pub(super) const CONNECT_TIMEOUT: u64 = 500 * MS;
 /// are shorter than in this world, so that restarts fit in.
 pub(super) const LONGEST: u64 = 100 * MS;
 pub(super) const RESOLUTION: u64 = 10 * MS;
-/// For this long a master goes on whose place another one has taken; here it is shorter by a fifth, for the clocks.
+/// For this long a master goes on after another one has taken its place; here it is shorter by a fifth, for the clocks.
 pub(super) const MARGIN: u64 = 30 * MS;
-/// What wall clocks and the servers' clocks show when the world begins: not about nothing.
+/// The time that wall clocks and the servers' clocks show when the world begins: well above zero.
 pub(super) const TODAY: u64 = 100_000 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
 pub(super) const SLACK: u64 = 20 * MS;

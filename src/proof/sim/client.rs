@@ -24,12 +24,12 @@ use crate::protocol::waiting::waiter::AcquireRequest;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;
 
-/// In the place of a thread, where none waits for the operation.
+/// In place of a thread, if none waits for the operation.
 pub(super) const NO_THREAD: usize = usize::MAX;
-/// From here on: the threads for which others have submitted something.
+/// From this number on: the threads for which others have submitted something.
 pub(super) const HANDED_OFF: usize = 1000;
 
-/// A token is its number.
+/// The number that a token consists of.
 pub(super) fn token_id(token: &Token) -> usize {
     let id = u64::from_le_bytes(token.as_bytes()[..8].try_into().unwrap());
     usize::try_from(id).unwrap()
@@ -44,20 +44,20 @@ pub(super) struct Client {
     pub(super) queues: WaitQueues<usize>,
     pub(super) held_here: HeldHere,
     pub(super) listeners: Vec<Listener>,
-    /// It was killed.
+    /// The process was killed.
     pub(super) dead: bool,
     pub(super) clocks: Clocks,
-    /// When it is woken next.
+    /// When the process is woken next.
     pub(super) wake_at: u64,
 }
 
-/// What has the sockets and threads.
+/// The driver, which has the sockets and threads.
 pub(super) struct Driver {
     /// The connections of the leader or the worker, by node, and those that were just made.
     pub(super) connections: Vec<Option<usize>>,
     pub(super) fresh: Vec<Option<usize>>,
     pub(super) leader: Task,
-    /// By node.
+    /// The workers, by node.
     pub(super) workers: Vec<Task>,
     pub(super) confirmer: Task,
 }
@@ -77,7 +77,7 @@ impl Driver {
     }
 }
 
-/// Where nothing follows a release.
+/// The state of a client if nothing follows a release.
 #[derive(Default)]
 pub(super) struct Forsaken {
     /// When the lock must be gone.
@@ -90,7 +90,7 @@ pub(super) struct Forsaken {
     pub(super) waits: bool,
 }
 
-/// What one of its threads does.
+/// The current action of one of the driver's threads.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Task {
     /// There is no such thread.
@@ -100,7 +100,7 @@ pub(super) enum Task {
     /// Everything was taken out of the core at once, and is written bit by bit.
     Writes(VecDeque<(usize, Vec<u8>)>, u64),
     Recv(usize, Instant),
-    /// Nothing had come when it stood still.
+    /// Nothing had arrived when the thread was stopped.
     ReadNothing(usize),
     Waits(Instant),
 }
@@ -111,7 +111,7 @@ pub(super) fn guard(nodes: usize) -> Guard {
 }
 
 impl Client {
-    /// The one of this number. `counters`: of the locks that are held here.
+    /// The client of this number. `counters`: their number, for the locks that are held here.
     pub(super) fn new(
         number: usize,
         nodes: usize,
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// It is killed.
+    /// The process is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
         self.driver.tasks().for_each(|task| *task = Task::None);
@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// What is not as it is when all is quiet.
+    /// Anything that is not as it must be when all is quiet.
     pub(super) fn not_quiescent(&self) -> Option<String> {
         if self.dead {
             return None;
@@ -200,7 +200,7 @@ impl Client {
 pub(super) struct Thread {
     pub(super) doing: Doing,
     pub(super) acts: u32,
-    /// When its operation was submitted.
+    /// When the thread's operation was submitted.
     pub(super) since: u64,
 }
 
@@ -219,7 +219,7 @@ pub(super) enum Doing {
 }
 
 impl Thread {
-    /// The token of the lock that it has.
+    /// The token of the lock that the thread has.
     pub(super) fn uses(&self) -> Option<usize> {
         match &self.doing {
             Doing::Holds(held, _) | Doing::Extends(held, _) | Doing::Fences(held, ..) => {
@@ -231,7 +231,7 @@ impl Thread {
         }
     }
 
-    /// Its call that acquires a lock.
+    /// The thread's call that acquires a lock.
     pub(super) fn call(&self) -> Option<&Call> {
         match &self.doing {
             Doing::Acquires(call) => Some(call),
@@ -254,7 +254,7 @@ pub(super) struct Keeping {
     /// When its holder releases it.
     pub(super) until: u64,
     pub(super) extension: Option<Extension>,
-    /// When the last one was answered. `None`: it is under way.
+    /// When the last extension was answered. `None`: it is under way.
     pub(super) answered: Option<Instant>,
 }
 
@@ -263,7 +263,7 @@ impl Keeping {
         self.held.token
     }
 
-    /// When its thread does something by itself.
+    /// When the kept lock's thread does something by itself.
     pub(super) fn wakes(&self, clocks: &Clocks) -> Option<u64> {
         let due = clocks.time(self.due).min(self.until);
         self.extension.is_none().then_some(due)
@@ -284,16 +284,16 @@ pub(super) struct Call {
     pub(super) request: AcquireRequest,
     pub(super) resource: u8,
     pub(super) stage: Stage,
-    /// When it began, and until when its first attempt may go on.
+    /// When the call began, and until when its first attempt may go on.
     pub(super) came: u64,
     pub(super) soon: Instant,
-    /// Since when it has been in the queues on all nodes, with subscriptions to all.
+    /// Since when the call has been in the queues on all nodes, with subscriptions to all.
     pub(super) queued: Option<u64>,
-    /// When its program stops the wait.
+    /// When the program stops the wait.
     pub(super) gives_up: u64,
     /// The number of attempts that were seen.
     pub(super) attempts: u32,
-    /// The first try that another thread has made for it, and the answer.
+    /// The first try that another thread has made for this call, and the answer.
     pub(super) served: Option<usize>,
     pub(super) mail: Option<Answer>,
     /// The hand-off gave no lock.
@@ -302,19 +302,19 @@ pub(super) struct Call {
 
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
-    /// Decides then what to do; or sleeps until then, and may be woken; or sleeps in any case.
+    /// Decides at this time what to do; or sleeps until then, and may be woken; or sleeps in any case.
     Stands(u64),
     Parks(u64),
     Pauses(u64),
-    /// With this token.
+    /// Tries with this token.
     Tries(usize),
     Leaves,
-    /// What was granted too late.
+    /// Releases a lock that was granted too late.
     Releases,
 }
 
 impl Call {
-    /// When its thread goes on by itself.
+    /// When the call's thread goes on by itself.
     pub(super) fn due(&self) -> Option<u64> {
         match self.stage {
             Stage::Stands(at) | Stage::Parks(at) | Stage::Pauses(at) => Some(at),
@@ -322,18 +322,18 @@ impl Call {
         }
     }
 
-    /// It is for this name, perhaps among others.
+    /// Whether the call is for this name, perhaps among others.
     pub(super) fn concerns(&self, resource: u8) -> bool {
         let names = self.request.kind.names().unwrap_or_default();
         self.resource == resource || names.iter().any(|name| **name == [resource])
     }
 
-    /// It is in the queue of its process.
+    /// Whether the call is in the queue of its process.
     pub(super) fn waits(&self) -> bool {
         self.acquire.place().is_some()
     }
 
-    /// Its thread sleeps, or is about to look what to do.
+    /// Whether the call's thread sleeps, or is about to look what to do.
     pub(super) fn sleeps(&self) -> bool {
         matches!(self.stage, Stage::Stands(_) | Stage::Parks(_))
     }

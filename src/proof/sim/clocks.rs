@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::basics::{MS, Random, TODAY};
 use crate::values::clock::{self, Point};
 
-/// Their rate is in parts of ten thousand; one of them stands still while the process is suspended.
+/// The clocks run at a rate in parts of ten thousand; the monotonic one stops while the process is suspended.
 pub(super) struct Clocks {
     base: Point,
     rate: u64,
@@ -30,12 +30,12 @@ impl Clocks {
         }
     }
 
-    /// What the monotonic one shows at the beginning.
+    /// The monotonic clock at the beginning.
     pub(super) fn start(&self) -> Instant {
         self.base.mono
     }
 
-    /// Its clocks at time `t`.
+    /// The clocks at time `t`.
     pub(super) fn point(&self, t: u64) -> Point {
         let runs = |t: u64| Duration::from_micros(t * self.rate / 10_000);
         Point {
@@ -44,17 +44,18 @@ impl Clocks {
         }
     }
 
-    /// Its wall clock at time `t`, and whether all nodes take its word for it.
+    /// The wall clock at time `t`.
     pub(super) fn wall(&self, t: u64) -> u64 {
         let wall = self.point(t).wall.duration_since(SystemTime::UNIX_EPOCH);
         u64::try_from(wall.unwrap().as_micros()).unwrap()
     }
 
+    /// Whether all nodes take the wall clock's word for it.
     pub(super) fn is_punctual(&self) -> bool {
         self.wall(0) < TODAY + 300 * MS
     }
 
-    /// The time at which its monotonic clock shows `at`.
+    /// The time at which the monotonic clock shows `at`.
     pub(super) fn time(&self, at: Instant) -> u64 {
         let runs = at.saturating_duration_since(self.base.mono).as_micros();
         let runs = u64::try_from(runs).unwrap_or(u64::MAX / 20_000);
@@ -65,12 +66,12 @@ impl Clocks {
         self.stands_until = self.stands_until.max(until);
     }
 
-    /// Whether all its threads stand still.
+    /// Whether all threads of the process are stopped.
     pub(super) fn stands(&self, t: u64) -> bool {
         self.stands_until > t
     }
 
-    /// All its threads have stood still at one time or another.
+    /// Whether all threads of the process have been stopped at one time or another.
     pub(super) fn has_hung(&self) -> bool {
         self.stands_until > 0
     }

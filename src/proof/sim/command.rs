@@ -1,4 +1,4 @@
-//! What a command asks of a server: which token it sets, extends or releases.
+//! The meaning of a command to a server: which token it sets, extends or releases.
 
 use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
@@ -8,21 +8,21 @@ use crate::protocol::commands::scripts::{
 };
 use crate::testing::store::parse;
 
-/// Those of locks that are not plain.
+/// The scripts that acquire locks that are not plain.
 const ACQUIRE: [Script; 4] = [ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, ACQUIRE_NAMES];
 const REFILL: [Script; 2] = [REFILL_MEMBER, REFILL_NAMES];
 
-/// What a command asks of which token.
+/// The meaning of a command, and its token.
 pub(super) enum Command {
-    /// Whether it enters the queue.
+    /// Whether the command enters the queue.
     Set(usize, bool),
     Extend(usize),
-    /// Whether it notifies.
+    /// Whether the command notifies.
     Release(usize, bool),
     Fence(usize),
     Leave,
     Ping,
-    /// For the restart guard.
+    /// A look for the restart guard.
     Look,
 }
 

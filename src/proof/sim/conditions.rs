@@ -1,15 +1,15 @@
-//! What may happen in a world, and which locks there are.
+//! The conditions of a world: what may happen, and which locks there are.
 
 use super::basics::Random;
 
-/// What may happen in a world.
+/// The conditions of a world: what may happen there.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Default)]
 pub(super) struct Conditions {
     /// Threads wait for locks.
     pub(super) waits: bool,
-    /// Polls are so rare that a waiter which is woken only by its poll is noticed. Nothing goes wrong but that waiters
-    /// are killed, and that subscriptions are cut.
+    /// Polls are so rare that a waiter which is woken only by its poll is noticed. Nothing goes wrong except that
+    /// waiters are killed, and that subscriptions are cut.
     pub(super) prompt: bool,
     /// Waiters are fair.
     pub(super) fair: bool,
@@ -23,7 +23,7 @@ pub(super) struct Conditions {
     pub(super) faultless: bool,
     /// All clients have the restart guard.
     pub(super) guarded: bool,
-    /// And there are two or three servers behind each name.
+    /// All clients have the guard, and there are two or three servers behind each name.
     pub(super) fails_over: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     pub(super) by_record: bool,
@@ -31,16 +31,16 @@ pub(super) struct Conditions {
     course: Course,
 }
 
-/// Which locks there are.
+/// The kinds of locks in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Locks {
     #[default]
     Plain,
     /// All are semaphores with this number of permits.
     Permits(u16),
-    /// They are read and write locks, and plain ones.
+    /// All are read and write locks, and plain ones.
     ReadWrite,
-    /// They are on one or two names.
+    /// All are on one or two names.
     Several,
 }
 
@@ -104,7 +104,7 @@ impl Conditions {
         self.course == Course::Forsaken
     }
 
-    /// How many may hold a lock.
+    /// How many may hold a lock, if it is a semaphore.
     pub(super) fn permits(&self) -> Option<u16> {
         match self.locks {
             Locks::Permits(permits) => Some(permits),

@@ -1,4 +1,4 @@
-//! How clients connect, and what they find there.
+//! How clients connect, and the servers that they find.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// The witness is set, and what is there is looked at again.
+    /// The witness is set, and the server is looked at again.
     pub(super) fn look_again(&mut self, at: usize) {
         let looks = &self.net.looks[at];
         let (connection, since) = (looks.connection, looks.since);
@@ -106,7 +106,7 @@ impl World {
         {
             return self.has_connected(c, node, Some(connection), Err(refused));
         }
-        // It may read the rest in another turn.
+        // The client may read the rest in another turn.
         if sets && self.random.chance(20) {
             let long = self.conditions.is_fragile() && self.random.chance(50);
             // Long enough for the witness to be old, and for another server to be the master meanwhile.
@@ -140,7 +140,7 @@ impl World {
         let reply = self.ask(node, &set, None);
         self.servers[node].asked = asked;
         match reply.strip_prefix(b"-") {
-            // Here a user may soon do again what is not permitted.
+            // Here a user may soon be permitted again what is refused now.
             Some(text) if text.starts_with(b"NOPERM") => Err(Cause::Connect("refused".into())),
             Some(text) => Err(refused(&String::from_utf8_lossy(text))),
             None => Ok(()),
@@ -184,7 +184,7 @@ impl World {
         self.pump(c);
     }
 
-    /// A new connection, and what its server reports.
+    /// A new connection, and the report of its server.
     fn shake_hands(
         &mut self,
         c: usize,
@@ -229,7 +229,7 @@ impl World {
             true => Delete::IfEq,
             false => Delete::Ex,
         };
-        // Where it runs none, no waiter is notified.
+        // If it runs none, no waiter is notified.
         let runs_none = self.servers[node].runs_no_scripts && !self.conditions.prompt;
         Means {
             scripts: match runs_none {

@@ -1,7 +1,7 @@
-//! What is between clients and servers: byte streams, and subscriptions.
+//! The network between clients and servers: byte streams, and subscriptions.
 //!
-//! A subscription is a connection of its own. It is confirmed some time after the server has it, its messages
-//! keep their order, and both sides learn at different times that it is cut.
+//! A subscription is a separate connection. It is confirmed some time after the server has it, its messages keep their
+//! order, and both sides learn at different times that it is cut.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::errors::error::Cause;
 use crate::protocol::node::wire::Handshake;
 use crate::protocol::node::witness::Look;
 
-/// What is between the clients and the servers.
+/// The network between the clients and the servers.
 #[derive(Default)]
 pub(super) struct Net {
     pub(super) connections: Vec<Connection>,
@@ -26,20 +26,20 @@ pub(super) struct Way {
     pub(super) bytes: VecDeque<Vec<u8>>,
     /// A byte stream keeps its order.
     pub(super) at: u64,
-    /// Nothing passes before.
+    /// Nothing passes before this time.
     pub(super) held: u64,
 }
 
 pub(super) struct Connection {
     pub(super) client: usize,
     pub(super) node: usize,
-    /// Which of the servers behind the node's name.
+    /// The server behind the node's name.
     pub(super) instance: usize,
-    /// To the server.
+    /// The way to the server.
     pub(super) up: Way,
     /// The beginning of a command whose rest is to come.
     pub(super) read: Vec<u8>,
-    /// To the client, and what that can read.
+    /// The way to the client, and the bytes that the client can read.
     pub(super) down: Way,
     pub(super) inbox: Vec<u8>,
     /// Its server has become a replica.
@@ -50,9 +50,9 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Open,
-    /// The client closed it in the usual way: what is under way arrives, until the first answer.
+    /// The client closed it in the usual way: bytes under way arrive, until the first answer.
     Closed,
-    /// What is still in the server's socket will be read; nothing else passes.
+    /// Bytes still in the server's socket will be read; nothing else passes.
     Dead,
 }
 
@@ -79,7 +79,7 @@ impl Connection {
         self.end == End::Dead
     }
 
-    /// Never earlier: that would change the order.
+    /// Holds bytes until this time. Never earlier than before: that would change the order.
     pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
         if up {
             self.up.held = self.up.held.max(until);
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Whatever was held passes from now on.
+    /// All held bytes pass from now on.
     pub(super) fn release(&mut self, t: u64) {
         self.up.held = self.up.held.min(t);
         self.down.held = self.down.held.min(t);
@@ -99,7 +99,7 @@ impl Connection {
         self.up.bytes.pop_front()
     }
 
-    /// What the client can read of it, or that it is over.
+    /// The bytes that the client can read, or that the connection is over.
     pub(super) fn recv(&mut self, part: usize) -> Result<Vec<u8>, Cause> {
         if !self.inbox.is_empty() {
             let rest = self.inbox.split_off(part.min(self.inbox.len()));
@@ -117,7 +117,7 @@ impl Connection {
 pub(super) struct LooksAgain {
     pub(super) connection: usize,
     pub(super) first: Look,
-    /// It was flushed before the first look.
+    /// The server was flushed before the first look.
     pub(super) flushed: bool,
     pub(super) handshake: Handshake,
     pub(super) since: u64,
@@ -130,28 +130,28 @@ pub(super) struct Subscription {
     pub(super) node: usize,
     /// The server publishes to it.
     pub(super) subscribed: bool,
-    /// The client knows that.
+    /// The client has read the confirmation.
     pub(super) confirmed: bool,
-    /// Nothing passes any more; and the client knows that.
+    /// Nothing passes any longer; and the client has noticed that.
     pub(super) cut: bool,
     pub(super) broken: bool,
     pub(super) inbox: VecDeque<u8>,
-    /// Messages keep their order; nothing passes before.
+    /// Messages keep their order; nothing passes before this time.
     pub(super) at: u64,
     pub(super) held: u64,
 }
 
-/// What happens to a subscription.
+/// An event of a subscription.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SubscriptionEvent {
-    /// The server has read that it is wanted.
+    /// The server has read the subscription.
     Subscribes,
-    /// The client reads that it has.
+    /// The client reads the confirmation.
     Confirms,
     Message(u8),
-    /// The server learns that it is over.
+    /// The server learns that the subscription is over.
     Ends,
-    /// The client learns that.
+    /// The client learns that the subscription is over.
     Breaks,
 }
 

@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// What a thread of the driver does.
+    /// The next action of a thread of the driver.
     fn drive(&mut self, c: usize, role: ThreadRole) -> bool {
         match *self.clients[c].driver.task(role) {
             Task::None | Task::Connects => return false,
@@ -102,7 +102,7 @@ impl World {
                     }
                     let may_stand = role == ThreadRole::Leader && !self.conditions.faultless;
                     if may_stand && !self.quiet && self.random.chance(1) {
-                        // Between the read and what follows.
+                        // Between the read and the next step.
                         let until = self.t + self.random.below(80 * MS);
                         self.clients[c].clocks.freeze(until);
                         *self.clients[c].driver.task(role) = Task::ReadNothing(node);
@@ -131,7 +131,7 @@ impl World {
         self.announce(c);
     }
 
-    /// What the core has returned.
+    /// Carries out the step that the core has returned.
     fn carry_out(&mut self, c: usize, role: ThreadRole, next: Next, now: Instant) {
         let client = &mut self.clients[c];
         let driver = &mut client.driver;
@@ -193,7 +193,7 @@ impl World {
         self.clients[c].core.output(nodes, &mut out, now);
         let parts = out.parts().map(|(node, bytes)| (node, bytes.to_vec()));
         let mut parts: VecDeque<_> = parts.collect();
-        // Which one is nearest is not simulated.
+        // The order of nearness is not simulated.
         parts.make_contiguous().sort_unstable();
         if role == ThreadRole::Leader {
             self.clients[c].driver.leader = Task::Writes(parts, self.t);
@@ -212,7 +212,7 @@ impl World {
         })
     }
 
-    /// Reads what is there.
+    /// Reads the bytes that have arrived.
     fn recv(&mut self, c: usize, node: usize) {
         let now = self.now(c);
         let part = if self.random.chance(15) {
@@ -264,7 +264,7 @@ impl World {
     pub(super) fn submit(&mut self, c: usize, thread: usize, op: Op) {
         self.add(c, thread, op);
         let client = &mut self.clients[c];
-        // It does not let what is submitted wait.
+        // The leader does not let submitted operations wait.
         if let Task::None | Task::Waits(_) = client.driver.leader {
             client.driver.leader = Task::Runs;
         }

@@ -1,17 +1,17 @@
-//! The servers behind one name: their data are copied at any moment, one of them is promoted, and the one before goes on for
-//! a while. They are flushed, evict keys, and begin a new history without a loss.
+//! The servers behind one name: their data are copied at any moment, one of them is promoted, and the master before
+//! goes on for a while. They are flushed, evict keys, and begin a new history without a loss.
 
 use super::basics::{MARGIN, MS};
 use super::world::{Count, Event, World, trace};
 
-/// What becomes of a master whose place another one takes.
+/// The behaviour of a master whose place another one takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
-    /// It ends, and is started as a replica.
+    /// The old master ends, and is started as a replica.
     Ends,
-    /// It becomes a replica, and closes nothing.
+    /// The old master becomes a replica, and closes nothing.
     Follows,
-    /// Only after a while.
+    /// The old master becomes a replica only after a while.
     GoesOn,
 }
 
@@ -97,7 +97,8 @@ impl World {
         self.counts[Count::Failovers] += 1;
         self.cut_subscriptions(true, |_, of| of == node);
         if goes_on {
-            // As far as the clocks allow; some of its clients have to connect anew, and find the new one.
+            // The old master goes on as far as the clocks allow; some of its clients have to connect anew, and find the
+            // new one.
             let longest = MARGIN * 4 / 5;
             let until = match self.random.chance(50) {
                 true => longest,
@@ -111,7 +112,7 @@ impl World {
             return self.at(self.t + until, Event::Demoted(node, old));
         }
         if before == Before::Follows && self.conditions.is_fragile() && self.random.chance(50) {
-            // What is under way meanwhile arrives when it is a master again.
+            // Bytes under way meanwhile arrive when the server is a master again.
             let until = self.t + 20 * MS;
             for connection in &mut self.net.connections {
                 if connection.node == node && connection.instance == old {
@@ -125,8 +126,8 @@ impl World {
         }
     }
 
-    /// The master before takes its place again, with the data of the one that took it over; or it gets them now, and takes its
-    /// place later, without what comes in between.
+    /// The master before takes its place again, with the data of the one that took it over; or it gets them now, and
+    /// takes its place later, without later changes.
     pub(super) fn back(&mut self, node: usize, instance: usize) {
         let here = &self.servers[node].instances[instance];
         if !here.is_replica || self.quiet {

@@ -1,4 +1,4 @@
-//! What goes wrong: with servers, with what is on its way, and with clients.
+//! The faults: of servers, of the network, and of clients.
 
 use super::basics::{MS, NODE_TIMEOUT, RESOURCES};
 use super::server::{Server, Trouble};
@@ -62,7 +62,7 @@ impl World {
 
     fn fault_where_all_is_prompt(&mut self, client: usize) {
         match self.random.below(6) {
-            // Among fair ones the order counts, but for those that hang.
+            // Among fair waiters the order counts, except for those that hang.
             _ if self.conditions.fair && self.conditions.orderly => {
                 let hangs = self.random.chance(30);
                 let until = self.t + 1500 * MS;
@@ -92,9 +92,9 @@ impl World {
         self.at(next, Event::Fault);
     }
 
-    /// With its data, or without.
+    /// Restarts a server, with its data or without.
     fn restart_server(&mut self, node: usize, until: u64) {
-        // Nothing is promoted and restarted at once.
+        // No server is promoted and restarted at once.
         if self.servers[node].here().was_promoted_lately(self.t) {
             return;
         }
@@ -112,7 +112,7 @@ impl World {
         here.start(self.t, history, own_data);
     }
 
-    /// Another server takes a node's place, with its data, and its name leads there later. The one before stays a
+    /// Another server takes a node's place, with its data, and its name leads there later. The server before stays a
     /// replica, and closes nothing.
     fn demote(&mut self, node: usize, until: u64) {
         self.servers[node].begin(Trouble::Replica, until);
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    // ---- where nothing follows a release
+    // ---- if nothing follows a release
 
     /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
     pub(super) fn forsake_about(&mut self, c: usize, until: u64) {
@@ -177,7 +177,7 @@ impl World {
         }
         if self.random.chance(40) {
             let long = self.random.below(3000 * MS);
-            // And with the longest pause, and once more to read what has come.
+            // Allows for the longest pause as well, and for reading the replies once more.
             self.clients[c].forsaken.gone_by += long + 700 * MS + 2 * NODE_TIMEOUT;
             self.clients[c].forsaken.waits = self.random.chance(60);
             self.some_refuse(Trouble::LacksReplicas, until + long);
@@ -187,7 +187,7 @@ impl World {
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
         self.at(at.max(self.t), Event::Forsake(c));
-        // And again when what was not carried out is sent again, over the same connection or a new one.
+        // Once more when commands that were not carried out are sent again, over the same connection or a new one.
         if self.random.chance(40) {
             let again = until + NODE_TIMEOUT + self.random.below(MS);
             self.at(again, Event::Forsake(c));
@@ -195,9 +195,9 @@ impl World {
         self.clients[c].forsaken.unlucky = u32::try_from(self.random.below(3)).unwrap();
     }
 
-    /// Servers refuse the keys beside a lock, or all that ends it, on at least one node of each majority: so at least one
-    /// refusal is read before its release is over. (Where that is the only one, and the last reply, no one reads it: the key
-    /// stays until the next operation.)
+    /// Servers refuse the keys beside a lock, or all that ends it, on at least one node of each majority: so at least
+    /// one refusal is read before its release is over. (If that is the only one, and the last reply, no thread reads
+    /// it: the key stays until the next operation.)
     fn some_refuse(&mut self, trouble: Trouble, until: u64) {
         let spared = self.random.pick(self.quorum());
         let first = self.random.pick(self.servers.len());

@@ -9,22 +9,22 @@ pub(super) const STEP: u64 = 10 * MS;
 /// One process, behind a name or beside it.
 pub(super) struct Instance {
     pub(super) store: Store,
-    /// How far its time of day is ahead of the slowest one's.
+    /// How far the instance's time of day is ahead of the slowest one's.
     ahead: u64,
-    /// The rate of its clock, in parts of ten thousand.
+    /// The rate of the instance's clock, in parts of ten thousand.
     rate: u64,
-    /// When it was started, and how often.
+    /// When the instance was started, and how often.
     started: u64,
     pub(super) run: u64,
-    /// Its data, as they grow.
+    /// The history of the instance's data.
     pub(super) history: u64,
-    /// It has been promoted, or was started with the data of another one; and when.
+    /// Whether the instance has been promoted, or was started with the data of another one; and when.
     pub(super) promoted: bool,
     pub(super) promoted_at: u64,
     pub(super) flushed: bool,
-    /// How many keys it has evicted since its start.
+    /// How many keys were evicted since the start.
     evicted: usize,
-    /// Whether it is a replica, and has had its master's data since.
+    /// Whether the instance is a replica, and has had its master's data since.
     pub(super) is_replica: bool,
     pub(super) synced: bool,
 }
@@ -47,12 +47,12 @@ impl Instance {
         }
     }
 
-    /// Its time of day.
+    /// The instance's time of day.
     pub(super) fn time(&self, t: u64) -> u64 {
         TODAY + self.ahead + t * self.rate / 10_000
     }
 
-    /// How long it has been up by its clock: the first ones for long.
+    /// How long the instance has been up by its clock: the first ones for long.
     pub(super) fn age(&self, t: u64) -> u64 {
         let age = if self.run == 0 { 1000 * MS } else { 0 };
         age + (t - self.started) * self.rate / 10_000
@@ -62,7 +62,7 @@ impl Instance {
         self.promoted && self.promoted_at + MARGIN > t
     }
 
-    /// It was restarted. `own_data`: it knows whose data it has.
+    /// Starts the instance again. `own_data`: whether it knows whose data it has.
     pub(super) fn start(&mut self, t: u64, history: u64, own_data: bool) {
         self.started = t;
         self.run += 1;
@@ -71,18 +71,18 @@ impl Instance {
         self.store.flush_scripts();
     }
 
-    /// What INFO replication says.
+    /// The text of INFO replication.
     pub(super) fn replication(&self) -> String {
         let role = if self.is_replica { "slave" } else { "master" };
         format!("role:{role}\r\nmaster_replid:{}\r\n", self.history)
     }
 
-    /// What INFO stats says.
+    /// The text of INFO stats.
     pub(super) fn stats(&self) -> String {
         format!("evicted_keys:{}\r\n", self.evicted)
     }
 
-    /// It evicts one of its keys, or all but one: which ones depends on its policy.
+    /// Evicts one of the keys, or all but one: which ones depends on the policy.
     pub(super) fn evict(&mut self, t: u64, random: &mut Random) {
         let names: Vec<Vec<u8>> = {
             let keys = self.store.keys(self.time(t));

@@ -91,7 +91,8 @@ impl World {
         self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
     }
 
-    /// It is renewed until it is lost: by the nodes, or because its bound is used up, or since too few nodes answer.
+    /// A lock is renewed until it is lost: by the nodes, or because its bound is used up, or since too few nodes
+    /// answer.
     fn kept_is_lost(
         &mut self,
         c: usize,
@@ -113,7 +114,7 @@ impl World {
         self.check(reason != LostReason::HoldLimit || over, || {
             format!("client {c}: {token} was not held for as long as its bound permits")
         });
-        // Whatever fails, it is tried again until the end.
+        // Whatever fails, the renewal is tried again until the end.
         let pause = (ttl / 20)
             .max(Duration::from_micros(NODE_TIMEOUT))
             .max(ttl / 3);

@@ -13,12 +13,13 @@ use crate::protocol::quorum::operation::Answer;
 /// the longest head start (2 ms), and some messages of up to 2 ms each. After wrong notifications, the time begins when
 /// the waiters follow notifications again.
 const PROMPT: u64 = 12 * MS;
-/// The same time in slow worlds, where the pauses after split votes are longer.
+/// The limit in slow worlds, where the pauses after split votes are longer.
 const SLUGGISH: u64 = 2000 * MS;
-/// With fair waiters: the one that was notified may have ended, so its turn has to end, and the others have to poll.
+/// The limit with fair waiters: the one that was notified may have ended, so its turn has to end, and the others have
+/// to poll.
 const TWO_TURNS: u64 = 600 * MS;
-/// A fair waiter that arrived this much later does not go first: an allowance for round trips. The earlier one must have
-/// been in the queues for the same time.
+/// A fair waiter that arrived this much later does not go first: an allowance for round trips. The earlier one must
+/// have been in the queues for as long.
 const LATER: u64 = 20 * MS;
 /// An allowance for other pauses of a waiter that polls.
 const BESIDES: u64 = 150 * MS + SLACK;
@@ -61,7 +62,7 @@ impl World {
         }
     }
 
-    /// After a denial: it waits in the queues, if it is subscribed to all nodes.
+    /// After a denial: the call waits in the queues, if its client is subscribed to all nodes.
     pub(super) fn is_queued(&mut self, c: usize, call: &mut Call, answer: &Answer) {
         let infos = answer.remarks.lock_infos.iter();
         let queued = infos.filter(|info| info.queued).count() == self.servers.len();
@@ -71,7 +72,8 @@ impl World {
         };
     }
 
-    /// No waiter goes before one that arrived earlier, in worlds without faults in which the nodes agree on the arrivals.
+    /// No waiter goes before one that arrived earlier, in worlds without faults in which the nodes agree on the
+    /// arrivals.
     pub(super) fn in_order(&mut self, c: usize, call: &Call) {
         let (t, one) = (self.t, self.servers.len() == 1);
         if call.request.turn.is_none() {
@@ -105,7 +107,7 @@ impl World {
         }
     }
 
-    /// When a thread came: by its own clock, unless there is one node.
+    /// When a thread arrived: by its own clock, unless there is one node.
     fn came(&self, c: usize, wait: &Call) -> u64 {
         match self.servers.len() {
             1 => wait.came,
@@ -115,7 +117,7 @@ impl World {
 
     // ---- no free lock while all waiters sleep
 
-    /// Whether any thread of a client that is alive does something about a resource, but sleep.
+    /// Whether any thread of a client that is alive does anything about a resource except sleep.
     fn is_at_work(&self, resource: u8) -> bool {
         let of = |token: usize| self.checks.tokens[token].resource;
         let clients = self.clients.iter().filter(|client| !client.dead);
@@ -140,7 +142,7 @@ impl World {
         threads.any(|thread| thread.call().is_some_and(waits))
     }
 
-    /// The time within which all waiters find out by themselves that a lock is free. `None`: there are none.
+    /// The time within which all waiters find out by themselves that a lock is free. `None`: there are no waiters.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let replies_flowing = self.conditions.prompt;
         let well = |client: &&Client| !(client.dead || replies_flowing && client.clocks.has_hung());
@@ -151,8 +153,8 @@ impl World {
             let excused = replies_flowing && self.is_excused(usize::from(name[0]));
             excused || self.servers.iter().any(|one| one.has_key(self.t, name[0]))
         };
-        // What waits for several names can use none of them while another one is taken, or no process may know that it is
-        // free.
+        // A waiter for several names can use none of them while another one is taken, or no process may have noticed
+        // that it is free.
         let could = |call: &&Call| {
             let names = call.request.kind.names().unwrap_or_default();
             !names.iter().any(locked)
@@ -168,12 +170,12 @@ impl World {
         waits.map(poll).max()
     }
 
-    /// Whether the process that was notified may be dead, and no other one will be.
+    /// Whether the process that was notified may be dead, and no other one will be notified.
     fn is_excused(&self, resource: usize) -> bool {
         self.checks.idle[resource].excused && !self.conditions.fair
     }
 
-    /// Before then some waiter follows no notification, since those before were wrong.
+    /// Until this time some waiter follows no notification, since earlier ones were wrong.
     fn cautious_until(&self, resource: u8) -> u64 {
         let clients = self.clients.iter().filter(|client| !client.dead);
         let until = clients.flat_map(|client| {

@@ -1,10 +1,10 @@
 //! The protocol among virtual servers, connections and clocks.
 //!
-//! One schedule is everything that happens in a world which is made from one seed: servers with clocks
-//! of their own, connections that delay, split, hold and are cut, clients that freeze and are suspended,
-//! and their threads, which acquire, extend, release and drop. The protocol is the real one, from bytes to
-//! deadlines; the driver, with its sockets, threads and clocks, is imitated. The properties are checked as
-//! things happen; a seed that fails can be replayed with a trace.
+//! One schedule is everything that happens in a world which is made from one seed: servers with their own clocks,
+//! connections that delay, split, hold and are cut, clients that freeze and are suspended, and their threads, which
+//! acquire, extend, release and drop. The protocol is the real one, from bytes to deadlines; the driver, with its
+//! sockets, threads and clocks, is imitated. The properties are checked as things happen; a seed that fails can be
+//! replayed with a trace.
 //!
 //! ```text
 //! cargo test --release --lib simulation                                   a short run, and the mutants
@@ -16,18 +16,18 @@
 //!
 //! *Mutants* (`mutants`) show that the properties can fail: each breaks one rule, and must be found.
 //!
-//! In some worlds threads *wait*: in the queues of their processes, and in those on the nodes, with
-//! subscriptions that open late and are cut. There, no lock is free for long while a thread waits for it. Where
-//! nothing else goes wrong, that is a few milliseconds; the polls are much longer.
+//! In some worlds threads *wait*: in the queues of their processes, and in those on the nodes, with subscriptions that
+//! open late and are cut. There, no lock is free for long while a thread waits for it. If nothing else goes wrong, that
+//! is a few milliseconds; the polls are much longer.
 //!
-//! Its files, from those that import none of the others to those that none of the others imports:
+//! The files, from those that import none of the others to those that none of the others imports:
 //!
 //! - `basics` and `conditions`: times, random numbers, and what may happen
-//! - `clocks`, `client`, `instance`, `command`, `server` and `connection`: what a world consists of
-//! - `world`: all of that, the next events, and what is known of the locks
-//! - what happens in it: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and
-//!   the servers, `serving` and `failover` there; and `faults`
-//! - what is checked meanwhile: `safety` and `liveness`
+//! - `clocks`, `client`, `instance`, `command`, `server` and `connection`: the parts of a world
+//! - `world`: all of these, the next events, and the record of the locks
+//! - the events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
+//!   servers, `serving` and `failover` there; and `faults`
+//! - the checks meanwhile: `safety` and `liveness`
 //! - `schedule`: the course of a world; and `tests`, which run many
 
 mod acting;

@@ -1,5 +1,5 @@
-//! What is on its way: over connections, which delay, split, hold and are cut, and over subscriptions, by which a process is
-//! notified of releases.
+//! The bytes on their way: over connections, which delay, split, hold and are cut, and over subscriptions, by which a
+//! process is notified of releases.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 const QUIET: u64 = 1000 * MS;
 
 impl World {
-    /// How long something takes on its way.
+    /// How long bytes take on their way.
     pub(super) fn delay(&mut self, node: usize) -> u64 {
         let slow = self.servers[node].has(Trouble::Slow, self.t);
         match self.random.below(20) {
             _ if slow => 20 * MS + self.random.below(60 * MS),
             _ if self.conditions.sluggish => 9 * MS + self.random.below(2 * MS),
-            // A message may come before the answer to what was asked before.
+            // A message may arrive before the answer to an earlier command.
             0 | 1 if self.conditions.prompt => self.random.below(2 * MS),
             0 if !self.conditions.faultless && !self.quiet => self.random.below(60 * MS),
             1..4 if !self.conditions.faultless && !self.quiet => self.random.below(5 * MS),
@@ -34,13 +34,13 @@ impl World {
 
     pub(super) fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<(), Cause> {
         if !self.net.connections[connection].is_open() {
-            // The kernel may not know yet.
+            // The kernel may not have noticed yet.
             return match self.random.chance(50) {
                 true => Err(Cause::Closed("when it was written to".into())),
                 false => Ok(()),
             };
         }
-        // Part of a record is nothing to a server.
+        // Part of a record is useless to a server.
         let cut = match self.random.chance(15) && !self.conditions.by_record {
             true => self.random.pick(bytes.len().max(1)),
             false => bytes.len(),
@@ -87,7 +87,7 @@ impl World {
     pub(super) fn answer(&mut self, connection: usize, bytes: &[u8]) {
         match self.net.connections[connection].end {
             End::Open => {}
-            // It is answered by a reset, and the server drops what it has not read.
+            // The answer meets a closed socket: a reset follows, and the server drops the bytes that it has not read.
             End::Closed if !bytes.is_empty() => {
                 self.net.connections[connection].end = End::Dead;
                 self.net.connections[connection].up.bytes.clear();
@@ -118,8 +118,8 @@ impl World {
         }
     }
 
-    /// Something on the way, or the server, ends a connection: a part of what was under way is in the
-    /// server's socket, and will be read; the rest is gone.
+    /// Something on the way, or the server, ends a connection: a part of the bytes under way is in the server's socket,
+    /// and will be read; the rest is gone.
     pub(super) fn cut(&mut self, connection: usize) {
         self.end(connection, End::Dead);
         let client = self.net.connections[connection].client;
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// The server ends, and what is in its sockets with it.
+    /// The server ends, and the bytes in its sockets with it.
     pub(super) fn restart(&mut self, node: usize) {
         self.end_servers(|one| one.node == node);
     }
@@ -222,8 +222,8 @@ impl World {
             SubscriptionEvent::Ends => subscription.subscribed = false,
             SubscriptionEvent::Breaks => (subscription.cut, subscription.broken) = (true, true),
             SubscriptionEvent::Message(resource) if subscription.cut => {
-                // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
-                // have passed the message on, and cannot.
+                // A client that waits for the message tries when the subscription is confirmed anew. One that does not
+                // wait would have passed the message on, and cannot.
                 let client = subscription.client;
                 self.checks.idle[usize::from(resource)].excused |=
                     !self.waits_for(client, resource);

@@ -1,4 +1,4 @@
-//! No two valid locks, and no wrong answer: what is checked when an operation ends.
+//! No two valid locks, and no wrong answer: the checks when an operation ends.
 
 use super::basics::{CONNECT_TIMEOUT, NODE_TIMEOUT, SLACK};
 use super::client::Held;
@@ -9,12 +9,12 @@ use crate::protocol::quorum::operation::{Answer, Outcome};
 use crate::values::quorum::NodeSet;
 
 impl World {
-    /// An operation ends within its time, unless the process stood still.
+    /// An operation ends within its time, unless the process was stopped.
     pub(super) fn in_time(&mut self, c: usize, thread: usize, bound: u64) {
         let thread = &self.clients[c].threads[thread];
         let client = &self.clients[c];
         let stood = client.clocks.stands_until > thread.since;
-        // Then it was one of those that wait for first connections.
+        // Whether the operation was one of those that wait for first connections.
         let first = client.core.majority_at().is_none_or(|at| {
             let at = client.clocks.time(at);
             thread.since <= at + NODE_TIMEOUT + SLACK
@@ -165,7 +165,7 @@ impl World {
         shared && !(read(a) && read(b))
     }
 
-    /// A quorum has extended it. `valid`: before the old deadline.
+    /// A quorum has extended the lock. `valid`: before the old deadline.
     pub(super) fn is_extended(&mut self, c: usize, held: &Held, valid: bool) {
         self.counts[Count::Extended] += 1;
         let (token, quorum) = (held.token, self.quorum());
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Its holder has learned that. `valid`: before the deadline.
+    /// The lock's holder has learned that it is lost. `valid`: before the deadline.
     pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
         self.counts[Count::Lost] += 1;
         let no = self.checks.tokens[token].on.not_held;
@@ -198,7 +198,7 @@ impl World {
         self.checks.tokens[token].belief = None;
     }
 
-    /// Numbers are distinct, and larger than all that were given out before this one was asked for.
+    /// Fencing numbers are distinct, and larger than all that were given out before this one was asked for.
     pub(super) fn fenced(&mut self, c: usize, held: &Held, number: u64, since: u64) {
         self.counts[Count::Fenced] += 1;
         let now = self.clients[c].clocks.point(self.t);
@@ -257,8 +257,8 @@ impl World {
         }
     }
 
-    /// A lock that a server has although it was shortened, long after its time, and a process is there that owes it that. (Where
-    /// the server does not permit it, the lock ends with its ttl.)
+    /// A lock that a server has although it was shortened, long after its time, and a process is there that owes the
+    /// shortening. (If the server does not permit it, the lock ends with its ttl.)
     pub(super) fn not_shortened(&self) -> Option<usize> {
         let is_there = |token: usize| {
             let forbidden = self.checks.tokens[token].on.forbidden;

@@ -36,11 +36,11 @@ impl World {
         }
         let clients = match conditions.fair && conditions.prompt {
             _ if conditions.is_forsaken() => 1,
-            // One may hang, and the order of the others counts.
+            // One client may hang, and the order of the others counts.
             true => 3,
             false => clients,
         };
-        // Locks on other resources make one seem held that is not.
+        // Locks on other resources make a free one seem held.
         let collides = conditions.waits && !conditions.prompt && random.chance(30);
         let counters = if collides { 1 } else { 1024 };
         let mut world = World {
@@ -65,7 +65,7 @@ impl World {
 
     fn start(&mut self) {
         if self.conditions.sluggish {
-            // They meet on the nodes.
+            // Threads of different clients meet on the nodes.
             let threads = self.clients.iter_mut().map(|client| &mut client.threads);
             threads.for_each(|threads| threads.truncate(1));
         }
@@ -106,7 +106,7 @@ impl World {
             server.calm();
             server.settle();
         }
-        // Workers pause for up to 0.7 s; what was deferred is tried again with later operations.
+        // Workers pause for up to 0.7 s; deferred work is tried again with later operations.
         let mut left = None;
         // Waiters may poll; subscriptions end a time after the last need.
         let (rounds, long) = if self.conditions.waits {
@@ -138,7 +138,7 @@ impl World {
     fn run_forsaken(&mut self) -> Result<(), String> {
         self.quiet = true;
         self.probe(0);
-        // Long after the thread has ended that confirms the release: another one confirms the next.
+        // Long after the thread that confirms the release has ended: another one confirms the next.
         self.until(6000 * MS);
         self.probe(0);
         self.until(self.t + 9000 * MS);
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// Nothing stands in a client's way any more, and it gives up what it holds.
+    /// Nothing is in a client's way any longer, and it gives up the locks that it holds.
     fn calm(&mut self, c: usize) {
         for connection in &mut self.net.connections {
             connection.release(self.t);
@@ -178,7 +178,7 @@ impl World {
             self.close_client(client);
         }
         self.until(self.t + NODE_TIMEOUT);
-        // A thread that connects ends after that.
+        // A thread that is connecting ends later.
         if self.clients.iter().any(Client::connects) {
             self.until(self.t + CONNECT_TIMEOUT);
         }
@@ -187,7 +187,7 @@ impl World {
         left.into_iter().for_each(|left| self.violated(left));
     }
 
-    /// What is not as it is when all is quiet.
+    /// Anything that is not as it must be when all is quiet.
     fn left(&self) -> Option<String> {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {

@@ -1,4 +1,4 @@
-//! A virtual server: what is behind one name, and what it suffers from.
+//! A virtual server: the instances behind one name, and its troubles.
 
 use super::basics::{MS, RESOLUTION, Random};
 use super::command::token;
@@ -13,15 +13,15 @@ use crate::testing::store::{Mood, Value, members};
 const SKEW: u64 = 20 * MS;
 
 pub(super) struct Server {
-    /// Those behind its name; the one that the name leads to; and the one that is being asked.
+    /// The instances behind the name; the one that the name leads to; and the one that is being asked.
     pub(super) instances: Vec<Instance>,
     pub(super) named: usize,
     pub(super) asked: usize,
-    /// It has led to another one before.
+    /// The name has led to another instance before.
     pub(super) has_moved: bool,
-    /// Until when it has each trouble.
+    /// Until when the server has each trouble.
     troubles: [u64; Trouble::ALL],
-    /// What is being asked is the one that was its master before.
+    /// The instance that is being asked is the former master.
     pub(super) demoted: bool,
     pub(super) runs_no_scripts: bool,
 }
@@ -31,11 +31,11 @@ pub(super) enum Trouble {
     Paused,
     Slow,
     RefusesConnections,
-    /// Or it does not permit what takes memory.
+    /// The server has no memory left, or does not permit commands that take memory.
     OutOfMemory,
     ForbidsQueues,
     LacksReplicas,
-    /// What its name leads to is a replica.
+    /// The instance that the name leads to is a replica.
     Replica,
 }
 
@@ -44,7 +44,7 @@ impl Trouble {
 }
 
 impl Server {
-    /// `instances`: behind its name.
+    /// A server with this number of instances behind its name.
     pub(super) fn new(guarded: bool, instances: usize, random: &mut Random) -> Server {
         // With the restart guard clocks may differ by less than half of the longest ttl (rule R28).
         let skew = if guarded { SKEW } else { 10 * SKEW };
@@ -69,12 +69,12 @@ impl Server {
         &mut self.instances[self.asked]
     }
 
-    /// Its time of day.
+    /// The server's time of day.
     pub(super) fn time(&self, t: u64) -> u64 {
         self.here().time(t)
     }
 
-    /// The locks that it has, and their tokens.
+    /// The locks that the server has, and their tokens.
     pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
         let time = self.time(t);
         let now = i64::try_from(time / 1000).unwrap();
@@ -112,7 +112,7 @@ impl Server {
         (until > t).then_some(until)
     }
 
-    /// How long it reports that it has been up: too long by less than the resolution.
+    /// The uptime that the server reports: too long by less than the resolution.
     pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
         self.here().age(t) / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
     }
@@ -121,7 +121,7 @@ impl Server {
         self.here_mut().store.flush_scripts();
     }
 
-    /// It loses its keys; whether there were any locks, or counters.
+    /// Loses all keys. Returns whether there were any locks, and any counters.
     pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
         let locks = self.locks(t).next().is_some();
         let mut keys = self.here().store.keys(self.time(t));
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Well again, from now on.
+    /// Ends all troubles.
     pub(super) fn calm(&mut self) {
         self.troubles.fill(0);
     }
@@ -152,7 +152,7 @@ impl Server {
         format!("{node}-{instance}-{}", self.instances[instance].run)
     }
 
-    /// What a look finds at one of them; and whether it was flushed.
+    /// The result of a look at one of the instances; and whether it was flushed.
     pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (Look, bool) {
         let run_id = self.run_id(0, instance);
         let here = &mut self.instances[instance];
@@ -178,7 +178,7 @@ impl Server {
         (look.unwrap(), here.flushed)
     }
 
-    /// Whether a connection can be made there: to the one that its name leads to, or that it led to before.
+    /// The instance that a connection leads to: the one that the name leads to, or led to before.
     pub(super) fn resolve(&self, random: &mut Random) -> usize {
         let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica);
         let masters: Vec<usize> = masters.collect();
@@ -203,7 +203,7 @@ impl Server {
         (replica.synced, replica.promoted) = (true, false);
     }
 
-    /// There is one master.
+    /// Leaves one master: the one that the name leads to.
     pub(super) fn settle(&mut self) {
         for other in 0..self.instances.len() {
             if other != self.named && !self.instances[other].is_replica {

@@ -1,4 +1,4 @@
-//! What the servers do: they read commands, answer them, and read what dead connections left.
+//! The servers: they read commands, answer them, and read the leftovers of dead connections.
 
 use super::command::{Command, channel, keys};
 use super::connection::Connection;
@@ -26,7 +26,7 @@ impl World {
             replies.extend_from_slice(&reply);
         }
         if pinged && self.conditions.by_record {
-            // However many pings are in one record.
+            // Once, however many pings are in one record.
             self.read_leftovers(node, self.net.connections[connection].client);
         }
         self.servers[node].asked = asked;
@@ -53,7 +53,7 @@ impl World {
         match command {
             Command::Ping => {
                 self.counts[Count::Pings] += 1;
-                // A turn of the event loop: what is in the sockets of dead connections is read, too.
+                // A turn of the event loop: bytes in the sockets of dead connections are read, too.
                 if !self.conditions.by_record {
                     self.read_leftovers(node, client);
                 }
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// The store's reply. `own`: the process that asks for it, if no thread waits there.
+    /// The store's reply. `own`: the process that asks, if no thread waits there.
     pub(super) fn ask(&mut self, node: usize, args: &[&[u8]], own: Option<usize>) -> Vec<u8> {
         let server = &mut self.servers[node];
         let (time, mood) = (server.time(self.t), server.mood(self.t));
@@ -116,7 +116,7 @@ impl World {
             "    node {node}: set {resource} {token}, held by {holders:?}"
         );
         let history = &self.checks.tokens[token];
-        // What another server behind the same name has carried out is another matter.
+        // Commands that another server behind the same name has carried out do not count.
         let moves = self.servers[node].has_moved;
         let again = history.on.set.has(node) && !history.on.refilled.has(node) && !moves;
         let late = history.on.rel.has(node) && !moves;
@@ -149,7 +149,7 @@ impl World {
             return;
         };
         let freed = freed.is_some();
-        // What it could not carry out waits.
+        // Commands that it could not carry out wait.
         let refused = self.counts[Count::Refused] > 0 || self.servers[node].has_moved;
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
@@ -179,7 +179,7 @@ impl World {
     /// An extension, or a number for a fencing token.
     fn extend_on(&mut self, node: usize, token: usize, extends: bool, args: &[&[u8]]) -> Vec<u8> {
         let reply = self.ask(node, args, None);
-        // An extension that comes late may undo what has shortened the lock.
+        // An extension that arrives late may undo the shortening of the lock.
         self.checks.tokens[token].shortened &= args.last() == Some(&&b"1"[..]);
         let belief = self.checks.tokens[token].belief.as_ref();
         let slot = belief.and_then(|belief| belief.slot);
@@ -218,7 +218,7 @@ impl World {
             }
             b":1\r\n" | b":2\r\n" => {
                 self.checks.tokens[token].on.rel.add(node);
-                // What a killed process has undone may be free later than others ask.
+                // A lock that a killed process has undone may be free later than others ask.
                 let late = !notifies && self.clients[self.checks.tokens[token].client].dead;
                 let resource = if args[0].starts_with(b"DEL") { 1 } else { 3 };
                 if let Some(idle) = self.checks.idle.get_mut(usize::from(args[resource][0])) {

@@ -7,17 +7,17 @@ use super::world::{Counts, World};
 use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 use crate::values::clock;
 
-/// Those that few schedules show: five times as many are tried.
+/// The mutants that few schedules show: five times as many are tried.
 const RARE: [Mutant; 3] = [
     Mutant::SecondLookTrustsFirst,
     Mutant::ExtendInMargin,
     Mutant::KeepMessage,
 ];
 
-/// Those that few schedules show, with the restart guard: others need not be run.
+/// The mutants that few schedules show, with the restart guard: others need not be run.
 const GUARDED: [Mutant; 2] = [Mutant::SecondLookTrustsFirst, Mutant::ExtendInMargin];
 
-/// Those of what the simulation does not have: unit tests find them.
+/// The mutants of parts that the simulation does not have: unit tests find them.
 const ELSEWHERE: [Mutant; 4] = [
     Mutant::UnaskedIsSilent,
     Mutant::RefusalIsNoAnswer,
@@ -25,7 +25,7 @@ const ELSEWHERE: [Mutant; 4] = [
     Mutant::AnswerIsNew,
 ];
 
-/// What a search has found: the first seed that fails, and how.
+/// The result of a search: the first seed that fails, and how.
 struct Found {
     failure: Option<(u64, String)>,
     counts: Counts,
@@ -56,7 +56,7 @@ fn search(
             if guarded && !world.conditions.guarded {
                 continue;
             }
-            // So that the seed is known.
+            // A panic is caught so that the seed can be reported.
             let result = catch_unwind(AssertUnwindSafe(|| world.run()));
             let result = result.unwrap_or_else(|_| Err("a panic".into()));
             found.counts.add(&world.counts);
@@ -70,7 +70,7 @@ fn search(
     found
 }
 
-/// On all cores.
+/// Searches on all cores.
 fn search_all(mutant: Option<Mutant>, from: u64, count: u64) -> Found {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -129,7 +129,7 @@ fn simulation_finds_every_mutant() {
         match found.failure {
             Some((seed, failure)) => {
                 println!("{mutant:?} ({rule}): {what}: seed {seed}, {took:.1?}: {failure}");
-                // It is the mutant that fails.
+                // Without the mutant, the schedule succeeds.
                 set_mutant(None);
                 assert_eq!(World::new(seed, false).run(), Ok(()), "seed {seed}");
             }

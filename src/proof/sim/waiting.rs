@@ -1,4 +1,4 @@
-//! Virtual threads that acquire and release locks: they carry out what the calls decide, as the real ones do.
+//! Virtual threads that acquire and release locks: they carry out the decisions of the calls, as the real ones do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl World {
         let resource = self.checks.tokens[token].resource;
         self.order += 1;
         self.checks.tokens[token].freed = Some(self.order);
-        // What was granted too late is released by a thread that waits itself.
+        // A lock that was granted too late is released by a thread that waits itself.
         let waits = call.as_ref().is_some_and(|call| call.waits())
             || (0..RESOURCES)
                 .any(|name| self.checks.tokens[token].covers(name) && self.waits_for(c, name));
@@ -142,7 +142,7 @@ impl World {
         if let Doing::Acquires(call) = &mut self.clients[c].threads[next_thread].doing {
             call.served = Some(token_id(&next_op.key.token));
         }
-        // Both while the mutex is held: no thread leads in between.
+        // Both are submitted while the mutex is held: no thread leads in between.
         self.add(c, thread, op);
         self.submit(c, HANDED_OFF + next_thread, next_op);
     }
@@ -205,7 +205,7 @@ impl World {
             end: long.map(|long| now + Duration::from_micros(long)),
             must_ask,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
-            // Some are not fair.
+            // Some waiters are not fair.
             turn: (self.conditions.fair && (self.conditions.prompt || !self.random.chance(20)))
                 .then(turn),
         };
@@ -246,7 +246,7 @@ impl World {
         self.go_on(c, thread, Box::new(call));
     }
 
-    /// What the thread of a call does next.
+    /// Carries out the next step of a call's thread.
     pub(super) fn go_on(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
         let now = self.clients[c].clocks.point(self.t);
         let step = call.acquire.next(&mut self.local(c, thread), now);
@@ -374,7 +374,7 @@ impl World {
         }
     }
 
-    /// The answer to what a call has submitted.
+    /// The answer to an operation that a call has submitted.
     pub(super) fn call_answered(
         &mut self,
         c: usize,

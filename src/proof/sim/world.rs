@@ -1,4 +1,4 @@
-//! A world: its servers, its clients, what happens next, and what is known of the locks.
+//! A world: its servers, its clients, the next events, and the record of the locks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -43,32 +43,32 @@ pub(super) enum Event {
         well: bool,
     },
     Wake(usize),
-    /// On a subscription.
+    /// An event of a subscription.
     Subscription(usize, SubscriptionEvent),
     /// A process enters the queue after its denial.
     Late(usize),
     Fault,
     /// Servers close a client's connections, and forget the scripts.
     Forsake(usize),
-    /// The second look over a new connection.
+    /// The second look at a new connection.
     LookAgain(usize),
     /// One of the servers behind a node's name becomes a replica.
     Demoted(usize, usize),
-    /// The one before has followed, and takes its place again.
+    /// The master before has followed, and takes its place again.
     Back(usize, usize),
     /// Something happens to the servers behind a name.
     Change(usize),
-    /// This long after its release a token must be gone.
+    /// A token must be gone this long after its release.
     Gone(usize),
 }
 
-/// What is known of the locks, and what is wrong with them.
+/// The record of the locks, and what is wrong with them.
 #[derive(Default)]
 pub(super) struct Checks {
     pub(super) tokens: Vec<TokenHistory>,
     /// The fencing tokens that were given out: resource, token, number, and when.
     pub(super) fences: Vec<(u8, usize, u64, u64)>,
-    /// Of each resource.
+    /// The idle time of each resource.
     pub(super) idle: [Idle; RESOURCES as usize],
     /// A server has forgotten keys.
     pub(super) lossy: bool,
@@ -80,7 +80,7 @@ pub(super) struct Checks {
     pub(super) wrong: Option<String>,
 }
 
-/// What became of a token.
+/// The history of a token.
 #[derive(Default)]
 pub(super) struct TokenHistory {
     pub(super) client: usize,
@@ -91,10 +91,10 @@ pub(super) struct TokenHistory {
     pub(super) rel_sent: [Option<usize>; 5],
     pub(super) on: OnNodes,
     pub(super) belief: Option<Belief>,
-    /// When it was drawn, and when it was given up, in the order of events.
+    /// When the token was drawn, and when it was given up, in the order of events.
     pub(super) drawn: u64,
     pub(super) freed: Option<u64>,
-    /// No thread of its process waited for the lock then, nor has since.
+    /// No thread of the token's process waited for the lock when it was given up, nor has since.
     pub(super) alone: bool,
     /// Left to its ttl.
     pub(super) leaked: bool,
@@ -102,32 +102,32 @@ pub(super) struct TokenHistory {
     pub(super) shortened: bool,
 }
 
-/// On which nodes something has happened to a token.
+/// The nodes on which something has happened to a token.
 #[derive(Default)]
 pub(super) struct OnNodes {
-    /// The server carried its acquire out, and its release.
+    /// The server carried out the token's acquire, and its release.
     pub(super) set: NodeSet,
     pub(super) rel: NodeSet,
-    /// What the server has answered.
+    /// The server's answers.
     pub(super) granted: NodeSet,
     pub(super) denied: NodeSet,
-    /// The server does not permit it.
+    /// The server does not permit the operation.
     pub(super) forbidden: NodeSet,
     pub(super) extended: NodeSet,
-    /// It may have been set once more.
+    /// The token may have been set once more.
     pub(super) refilled: NodeSet,
     pub(super) not_held: NodeSet,
 }
 
-/// That a client believes to hold the lock.
+/// A client's belief to hold the lock.
 pub(super) struct Belief {
     pub(super) deadline: Deadline,
-    /// A permit's.
+    /// The slot of a permit.
     pub(super) slot: Option<u16>,
 }
 
 impl TokenHistory {
-    /// It is on this name, perhaps among others.
+    /// Whether the token is on this name, perhaps among others.
     pub(super) fn covers(&self, name: u8) -> bool {
         let names = self.kind.names().unwrap_or_default();
         self.resource == name || names.iter().any(|own| **own == [name])
@@ -144,13 +144,13 @@ pub(super) struct Idle {
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// What is counted, to see that it happens.
+        /// The events that are counted, to see that they happen.
         #[derive(Clone, Copy, Debug)]
         pub(super) enum Count {
             $($(#[$doc])* $name,)+
         }
 
-        /// In the order of `Count`.
+        /// All counts, in the order of `Count`.
         const COUNTS: &[Count] = &[$(Count::$name,)+];
     };
 }
@@ -197,7 +197,7 @@ counts! {
     Flushes,
     Evictions,
     SecondLooks,
-    /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
+    /// The longest time for which a lock was free, and a thread waited for it, if all is prompt.
     Slept,
 }
 
@@ -268,7 +268,7 @@ impl World {
         self.clients[c].clocks.point(self.t).mono
     }
 
-    /// Whether a time has come; otherwise it is woken then.
+    /// Whether a time is reached; otherwise the client is woken then.
     pub(super) fn has_come(&mut self, c: usize, at: Instant) -> bool {
         if self.now(c) >= at {
             return true;

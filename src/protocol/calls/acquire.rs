@@ -26,15 +26,16 @@ use crate::values::quorum::{Deadline, majority};
 /// How often the program is asked, while it waits, whether to go on.
 const ASK: Duration = Duration::from_millis(50);
 
-/// What the thread of the call does next.
+/// The next step of the thread of a call.
 // A box would be an allocation for each lock.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Step<W> {
-    /// A try: has it carried out, and passes the answer to `answered`.
+    /// Has a try carried out, and passes the answer to `answered`.
     Try(Op),
-    /// Another thread has submitted a try for this one: passes its answer to `answered`.
+    /// Waits for a try that another thread has submitted for this one, and passes the answer to `answered`.
     TakeOver(W),
-    /// Has something else carried out: leaves the queues on the nodes, or extends a claim. The answer goes to `answered`, too.
+    /// Has another operation carried out, which leaves the queues on the nodes, or extends a claim. The answer goes to
+    /// `answered`, too.
     Run(Op),
     /// Starts what subscriptions need, and sleeps until then, or until it is woken.
     Park(Instant),
@@ -42,18 +43,18 @@ pub(crate) enum Step<W> {
     Pause(Instant),
     /// Asks the program whether to go on. If not: `cancel`.
     Ask,
-    /// Releases a claim, or a lock that was granted when its validity was over, and does not wait for the answers.
+    /// Releases a claim, or a lock that was granted after its validity ended, and does not wait for the answers.
     Release(Lease),
     Done(Result<Lease, Ended>),
 }
 
 /// How a call ends without the lock.
 pub(crate) enum Ended {
-    /// By its last attempt.
+    /// The failure of the last attempt.
     Failed(WaitFailure),
     Cancelled,
     Error(Error),
-    /// A majority of the nodes, of which this is one, says that the name is another kind of lock: waiting would not
+    /// A majority of the nodes, of which this is one, reports that the name is another kind of lock: waiting would not
     /// change that.
     InOtherUse(usize, OtherUse),
 }
@@ -67,19 +68,19 @@ impl From<WaitFailure> for Ended {
 /// `W`: a thread that waits.
 pub(crate) struct Acquire<W> {
     resource: Arc<[u8]>,
-    /// The queue of this process.
+    /// The name of the queue in this process.
     line: Arc<[u8]>,
     request: AcquireRequest,
     quorum: usize,
     node_timeout: Duration,
     /// When the call began.
     since: Instant,
-    /// Its place in the queue.
+    /// The place in the queue.
     waiter: Option<(u64, W)>,
     state: CallState,
-    /// The program is asked before anything else happens.
+    /// Whether the program is asked before anything else happens.
     asks: bool,
-    /// A thread of this process seemed to hold the lock before the last attempt.
+    /// Whether a thread of this process seemed to hold the lock before the last attempt.
     was_held_here: bool,
     /// The number of attempts made.
     attempts: u32,
@@ -91,11 +92,11 @@ enum CallState {
     Tries(Trying),
     /// Between two tries of an attempt.
     Pauses(Trying, Instant),
-    /// Granted when its validity was over.
+    /// Granted after its validity ended.
     TooSlow(Lease),
     Released,
     Waits,
-    /// It leaves the queue of its process, which first leaves those on the nodes.
+    /// Leaves the queue of the process, which first leaves those on the nodes.
     Leaves(Ended),
     Dequeues(Ended),
     Done(Result<Lease, Ended>),
@@ -103,7 +104,7 @@ enum CallState {
 
 struct Trying {
     attempt: Attempt,
-    /// The lock counts as held here already.
+    /// Whether the lock counts as held here already.
     handed_off: bool,
 }
 
@@ -174,7 +175,7 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    /// A pause ends when the program is to be asked.
+    /// Returns when a pause ends: before `until` if the program must be asked.
     fn ask_before(&mut self, until: Instant, now: Point) -> Instant {
         self.asks = self.request.must_ask && !mutant(Mutant::AskSeldom);
         match self.asks {
@@ -259,7 +260,7 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    /// The call fails, wherever it stands.
+    /// Fails the call, whatever its state.
     fn fail(&mut self, ended: Ended, process: &mut impl Process<Thread = W>) {
         let state = std::mem::replace(&mut self.state, CallState::Leaves(ended));
         if let CallState::Tries(trying) | CallState::Pauses(trying, _) = state
@@ -269,13 +270,13 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    /// The program does not want the lock any more, or the thread ends.
+    /// Cancels the call: the program no longer wants the lock, or the thread ends.
     pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
         self.asks = false;
         self.fail(Ended::Cancelled, process);
     }
 
-    /// It waits in the queue of its process, and nothing is under way.
+    /// Whether the call waits in the queue of its process, and nothing is under way.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.state, CallState::Waits)
     }
@@ -310,7 +311,7 @@ impl<W: Clone> Acquire<W> {
         self.attempt_again(trying, process, now)
     }
 
-    /// A try, with a fresh token.
+    /// Makes a try, with a fresh token.
     fn attempt_again(
         &mut self,
         mut trying: Trying,
@@ -329,7 +330,7 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    /// The answer to what `next` has returned.
+    /// Handles the answer to the step that `next` returned.
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
@@ -408,7 +409,7 @@ impl<W: Clone> Acquire<W> {
         self.failed(failure, &rejection, process, now);
     }
 
-    /// An attempt gave no lock.
+    /// Handles an attempt that gave no lock.
     fn failed(
         &mut self,
         failure: WaitFailure,
@@ -469,7 +470,7 @@ impl<W> Acquire<W> {
         &self.line
     }
 
-    /// The first try of an attempt is under way, and others may follow.
+    /// Whether the first try of an attempt is under way, and others may follow.
     pub(crate) fn is_first_try(&self) -> bool {
         matches!(&self.state, CallState::Tries(trying) if trying.attempt.is_first())
     }

@@ -1,4 +1,4 @@
-//! A call that acquires a lock. Where that is on several names, it *claims* those that are hardly ever free, one by one
+//! A call that acquires a lock. For several names, it *claims* those that are hardly ever free, one by one
 //! (rule R52); any other call goes through unchanged.
 //!
 //! ```text
@@ -29,34 +29,34 @@ use crate::values::clock::Point;
 
 /// `W`: a thread that waits.
 pub(crate) struct Claiming<W> {
-    /// For all names, or for one of them.
+    /// The call for all names, or for one of them.
     call: Acquire<W>,
-    /// Where there are several names, and time to wait.
+    /// Set if there are several names, and time to wait.
     plan: Option<Box<Plan>>,
 }
 
 struct Plan {
     all: Request,
     names: Arc<[Arc<[u8]>]>,
-    /// For how long all names are waited for together.
+    /// How long all names are waited for together.
     turn: Duration,
     stage: Stage,
-    /// The name that was in the way last, and those that are to be claimed.
+    /// The name that was in the way last, and (`taken`) those that must be claimed.
     in_the_way: Option<usize>,
     taken: BTreeSet<usize>,
-    /// In the order of the names, and those that are to be released.
+    /// The claims in the order of the names, and (`dropped`) those that must be released.
     claims: Vec<Claim>,
     dropped: Vec<Claim>,
     /// Why the last attempt gave no lock.
     failure: Option<WaitFailure>,
     is_cancelled: bool,
-    /// The current call has not begun, and need not.
+    /// Whether the current call has not begun, and need not.
     begins: bool,
-    /// Made by calls that have ended.
+    /// The number of attempts by calls that have ended.
     attempts: u32,
 }
 
-/// What the calls of a plan have in common.
+/// The common part of the calls of a plan.
 struct Request {
     resource: Arc<[u8]>,
     request: AcquireRequest,
@@ -67,14 +67,14 @@ struct Request {
 // A plan is on the heap.
 #[allow(clippy::large_enum_variant)]
 enum Stage {
-    /// Until then.
+    /// Waits for all names together, until then.
     Together(Instant),
     Claims(usize),
     Converts,
     Ends(Result<Lease, Ended>),
 }
 
-/// What the thread does while the call of this stage sleeps.
+/// The thread's action while the call of this stage sleeps.
 enum Parks {
     Until(Instant),
     Extends(Op),
@@ -82,8 +82,8 @@ enum Parks {
     Leaves,
 }
 
-/// After a call: another one, or the end.
-// As for steps.
+/// The next step after a call: another one, or the end.
+// Not boxed, like steps: a box would be an allocation.
 #[allow(clippy::large_enum_variant)]
 enum Goes<W> {
     On(Acquire<W>),
@@ -94,16 +94,16 @@ enum Goes<W> {
 struct Claim {
     at: usize,
     lease: Lease,
-    /// When it is extended: after a third of the ttl, and after an attempt that may have ended it.
+    /// When the claim is extended: after a third of the ttl, and after an attempt that may have ended it.
     due: Instant,
-    /// It is being extended.
+    /// Set while the claim is being extended.
     extension: Option<Extension>,
-    /// Brings it back to nodes that do not hold it.
+    /// Brings the claim back to nodes that do not hold it.
     repair: Option<Op>,
 }
 
 impl<W: Clone> Claiming<W> {
-    /// `turn`: for how long it waits for several names together.
+    /// Creates a call. `turn`: how long it waits for several names together.
     pub(crate) fn new(
         resource: Arc<[u8]>,
         request: AcquireRequest,
@@ -151,7 +151,7 @@ impl<W: Clone> Claiming<W> {
         self.call.took(now)
     }
 
-    /// What it is acquiring: the name that it claims, or the first of all.
+    /// The name that the call acquires: the one that it claims, or the first of all.
     pub(crate) fn resource(&self) -> &Arc<[u8]> {
         self.call.resource()
     }
@@ -173,7 +173,8 @@ impl<W: Clone> Claiming<W> {
                 plan.finish(Err(end));
                 continue;
             }
-            // A later call need not have asked the nodes: the first one has. One that has knows why it failed.
+            // A later call need not have asked the nodes: the first one has. A call that has asked returns why it
+            // failed.
             let is_idle = self.call.attempts() == 0 && self.call.waits();
             if plan.attempts > 0 && is_idle && plan.end_of_wait(now).is_some() {
                 self.call.cancel(process);
@@ -196,7 +197,7 @@ impl<W: Clone> Claiming<W> {
         }
     }
 
-    /// The answer to what `next` has returned.
+    /// Handles the answer to the step that `next` returned.
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
@@ -216,7 +217,7 @@ impl<W: Clone> Claiming<W> {
         self.call.answered(answer, process, now);
     }
 
-    /// The program does not want the lock any more, or the thread ends.
+    /// Cancels the call: the program no longer wants the lock, or the thread ends.
     pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
         if let Some(plan) = &mut self.plan {
             plan.is_cancelled = true;
@@ -248,8 +249,8 @@ impl Plan {
         }
     }
 
-    /// Which name was in the way: the one that most nodes name. A claimed one counts where no other is named: a node may
-    /// have kept it of a holder that is gone.
+    /// Learns which name was in the way: the one that most nodes name. A claimed name counts only if no other is named:
+    /// a node may have kept it from a holder that is gone.
     fn learn(&mut self, answer: &Answer) {
         if let Stage::Claims(_) = self.stage {
             return;
@@ -279,7 +280,7 @@ impl Plan {
         }
     }
 
-    /// What follows the call of this stage.
+    /// Returns the next step after the call of this stage.
     fn ended<W: Clone>(
         &mut self,
         result: Result<Lease, Ended>,
@@ -302,7 +303,7 @@ impl Plan {
             }
             (_, Err(Ended::Cancelled), Some(end)) => Goes::Ends(Err(end)),
             (_, result, Some(_)) => Goes::Ends(result),
-            // It was left for what follows.
+            // The call was left for the next stage.
             (Stage::Together(_), Err(Ended::Cancelled), None) => {
                 self.taken.extend(self.in_the_way.take());
                 self.claim(process, now)
@@ -327,7 +328,7 @@ impl Plan {
         self.all.call(resource, kind, request.end, now)
     }
 
-    /// Claims the next name, or takes all names if no more of them were in the way.
+    /// Claims the next name, or takes all names if no others were in the way.
     fn claim<W: Clone>(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Goes<W> {
         let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
         let next = self.taken.iter().find(is_missing).copied();
@@ -348,7 +349,7 @@ impl Plan {
         Goes::On(self.all.call(name, Kind::Write(mark), end, now))
     }
 
-    /// One attempt for all names, to which those that are claimed are free.
+    /// Makes one attempt for all names, to which those that are claimed are free.
     fn convert<W: Clone>(&mut self, now: Point) -> Acquire<W> {
         let mut tokens = vec![None; self.names.len()];
         for claim in &self.claims {
@@ -363,7 +364,7 @@ impl Plan {
         self.all.call(resource, kind, Some(now.mono), now)
     }
 
-    /// Not all names could be taken with these claims.
+    /// Handles an attempt that could not take all names with these claims.
     fn denied<W: Clone>(
         &mut self,
         failure: WaitFailure,
@@ -371,7 +372,7 @@ impl Plan {
         now: Point,
     ) -> Goes<W> {
         let name = self.in_the_way.take();
-        // Where a name is claimed and in the way all the same, another claim would change nothing.
+        // If a name is claimed and in the way all the same, another claim would change nothing.
         let new = name.filter(|name| self.taken.insert(*name));
         match (&*self.failure.insert(failure), new) {
             (WaitFailure::Busy(_), Some(name)) => {
@@ -379,7 +380,7 @@ impl Plan {
                     let before = self.claims.partition_point(|claim| claim.at < name);
                     self.dropped.extend(self.claims.split_off(before));
                 }
-                // Where the attempt had taken claims over, its undo has ended them.
+                // If the attempt had taken claims over, its undo has ended them.
                 for claim in &mut self.claims {
                     claim.due = now.mono;
                 }
@@ -391,7 +392,7 @@ impl Plan {
 
     // ---- claims
 
-    /// What keeps the claims alive, if any of them needs it now.
+    /// The operation that keeps a claim alive, if any needs it now.
     fn extension(&mut self, now: Point) -> Option<Op> {
         let ttl = self.all.request.ttl;
         let repair = |claim: &mut Claim| claim.repair.take();
@@ -407,7 +408,7 @@ impl Plan {
 
     // ---- the end
 
-    /// Claims that the lock has taken over are gone; but it may not have taken them over on all nodes.
+    /// Ends the plan. Claims that the lock has taken over are gone; but it may not have taken them over on all nodes.
     fn finish(&mut self, result: Result<Lease, Ended>) {
         match mutant(Mutant::KeepClaims) {
             true => self.claims.clear(),
@@ -419,7 +420,7 @@ impl Plan {
     fn end<W>(&mut self, now: Point) -> Step<W> {
         let stage = std::mem::replace(&mut self.stage, Stage::Ends(Err(Ended::Cancelled)));
         match stage {
-            // The releases of its claims have taken their time (rule R4).
+            // The releases of the claims have taken their time (rule R4).
             Stage::Ends(Ok(lease)) if lease.left(now).is_zero() => {
                 self.stage = Stage::Ends(Err(Ended::Failed(WaitFailure::TooSlow)));
                 Step::Release(lease)
@@ -474,12 +475,12 @@ impl<W: Clone> Claiming<W> {
         self.call.is_between_tries()
     }
 
-    /// The queue of its process in which it waits.
+    /// The queue of the process in which the call waits.
     pub(crate) fn line(&self) -> &Arc<[u8]> {
         self.call.line()
     }
 
-    /// The names that it holds while it waits.
+    /// The names that the call holds while it waits.
     pub(crate) fn claimed(&self) -> impl Iterator<Item = usize> {
         let claims = self.plan.iter().flat_map(|plan| &plan.claims);
         claims.map(|claim| claim.at)

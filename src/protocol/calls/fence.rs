@@ -1,9 +1,9 @@
 //! Fencing tokens: a number that grows with every holder, for stores that refuse smaller ones.
 //!
-//! Each node counts for itself, and only while it holds the lock; a token is what a quorum gave alike. Why no
-//! number is given to two acquisitions: two quorums share a node, and that gives no number twice. Why later ones
-//! are larger: on that node the earlier one was counted first. No clock is in it while counters are kept; a
-//! lost one goes on above all that was given out, because the time of day is a lower bound.
+//! Each node counts for itself, and only while it holds the lock; a token is a number that a quorum gave alike. No
+//! number is given to two acquisitions, because two quorums share a node, and that gives no number twice. Later numbers
+//! are larger, because on that node the earlier one was counted first. No clock is involved while counters are kept; a
+//! lost counter goes on above all numbers that were given out, because the time of day is a lower bound.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::values::clock::Point;
 
-/// Where nodes differ, so far ahead at most is asked for: with a second of the restart guard's, and clocks that
-/// differ by less than 0.4 s, a lost counter goes on above it (rule R28).
+/// The largest lead that is asked for if nodes differ: with a second of the restart guard's, and clocks that differ by
+/// less than 0.4 s, a lost counter goes on above it (rule R28).
 const LONGEST_LEAD: Duration = Duration::from_millis(500);
 
-/// The rounds that it takes to get a token; one, but for nodes whose counters differ.
+/// The rounds that it takes to get a token: one, except if the nodes' counters differ.
 pub(crate) struct Fencing {
     at_least: u64,
     longest_lead: Duration,
@@ -26,9 +26,9 @@ pub(crate) struct Fencing {
     sent: Option<Instant>,
 }
 
-/// What follows.
+/// The next step, or the result.
 pub(crate) enum Fenced {
-    /// A round: has it carried out, and passes on the answer.
+    /// Has a round carried out, and passes on the answer.
     Ask(Op),
     Token(u64),
     Lost,
@@ -45,7 +45,7 @@ impl Fencing {
         }
     }
 
-    /// A round, unless the validity is over (rule R22).
+    /// Returns a round, unless the validity is over (rule R22).
     pub(crate) fn next(&mut self, lease: &Lease, now: Point) -> Fenced {
         if lease.left(now).is_zero() {
             return Fenced::Lost;
@@ -70,7 +70,7 @@ impl Fencing {
                 Fenced::Token(most)
             }
             (Outcome::Yes(_), numbers) => {
-                // So they agree next time, unless the time of day is further then (rule R21): the next round
+                // So the counters agree next time, unless the time of day is further then (rule R21): the next round
                 // may take as long, and reach one node at its beginning and another one at its end.
                 let took = now
                     .mono
@@ -86,7 +86,7 @@ impl Fencing {
 
 #[cfg(test)]
 impl Fencing {
-    /// The simulation's seconds are shorter.
+    /// For the simulation, whose seconds are shorter.
     pub(crate) fn with_lead(longest_lead: Duration) -> Fencing {
         Fencing {
             longest_lead,
@@ -115,7 +115,7 @@ mod tests {
         Outcome::Yes(NodeSet::ALL)
     }
 
-    /// Valid for some seconds.
+    /// A lease that is valid for some seconds.
     fn lease(start: Point) -> Lease {
         let ttl = ttl(Duration::from_secs(10));
         Lease::new(key(b"a"), ttl, Deadline::new(start, ttl.validity()))
@@ -148,7 +148,7 @@ mod tests {
     fn where_numbers_differ_more_than_the_largest_is_asked_for() {
         let start = Point::now();
         let (mut fencing, lease) = (Fencing::new(), lease(start));
-        // So far that the time of day is not further at the end of another round; within a bound.
+        // The lead is so large that the time of day is not further at the end of another round; within a bound.
         for (took, expected) in [(0, 10), (3, 6_010), (200, 400_010), (4000, 500_010)] {
             let first = fencing.next(&lease, start);
             assert!(matches!(first, Fenced::Ask(_)));

@@ -1,4 +1,4 @@
-//! What the holder of a lock may believe: how long it is valid, whether it is lost and why, and when it is renewed.
+//! The state of a held lock: how long it is valid, whether it is lost and why, and when it is renewed.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::values::quorum::{Deadline, NodeSet, Ttl};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Too few nodes still hold it for a majority: another holder has it, or its key was deleted.
+    /// Too few nodes still hold the lock for a majority: another holder has it, or its key was deleted.
     Taken,
-    /// Its validity ended before a majority of the nodes had confirmed a renewal; or, if it was not kept alive,
+    /// The validity ended before a majority of the nodes had confirmed a renewal; or, if the lock was not kept alive,
     /// before it was extended or released.
     Expired,
     /// `max_hold` was used up, so the lock was no longer renewed.
@@ -35,11 +35,11 @@ impl LostReason {
     }
 }
 
-/// A lock is lost.
+/// The loss of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) reason: LostReason,
-    /// This call has detected it: its caller notifies the others.
+    /// Whether this call has detected the loss: its caller notifies the others.
     pub(crate) is_new: bool,
 }
 
@@ -52,22 +52,22 @@ pub(crate) struct Loss {
 /// ```
 #[derive(Clone)]
 pub(crate) struct Lease {
-    /// The lock as the nodes know it.
+    /// The lock's key on the nodes.
     pub(crate) key: Key,
-    /// When the lock was acquired, another process had been notified that it is free.
+    /// Whether, before the lock was acquired, another process had been notified that it is free.
     pub(crate) notified_elsewhere: bool,
-    /// When its acquisition began.
+    /// When the acquisition began.
     since: Point,
     /// The ttl last granted, which renewals ask for.
     pub(crate) granted: Ttl,
     pub(crate) deadline: Deadline,
     /// Once lost, always lost, even if a clock is set back.
     pub(crate) lost: Option<LostReason>,
-    /// While it is kept alive.
+    /// Set while the lock is kept alive.
     hold: Option<Hold>,
-    /// The observer is being notified of the loss.
+    /// Whether the observer is being notified of the loss.
     notifying: bool,
-    /// The lock ended meanwhile, after it was held for this time: the observer is notified of that next.
+    /// How long the lock was held, if it ended meanwhile: the observer is notified of that next.
     ended: Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Lease {
 #[derive(Clone, Copy)]
 struct Hold {
     max: Duration,
-    /// It is used up, and no renewal follows.
+    /// Whether the bound is used up, and no renewal follows.
     over: bool,
 }
 
@@ -87,22 +87,22 @@ pub(crate) struct Extension {
 
 /// The result of an extension.
 pub(crate) enum Extended {
-    /// With what brings the lock back to nodes that do not hold it.
+    /// With the operation that brings the lock back to nodes that do not hold it.
     Yes(Option<Op>),
     Lost(Loss),
     /// The old deadline stays in force.
     Unavailable(NodeErrors),
 }
 
-/// What to do about a kept lock whose time has come.
+/// The action for a kept lock whose renewal is due.
 // A box would be an allocation for each renewal.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Due {
     Renew(Extension, Op),
-    /// No renewal follows. To look again then: its validity is over.
+    /// No renewal follows. Look again then: the validity is over.
     Later(Instant),
     Lost(Loss),
-    /// The holder has ended the renewal: the lease is its own.
+    /// The holder has ended the renewal, and owns the lease.
     Ended,
 }
 
@@ -134,7 +134,7 @@ impl Lease {
         self.since.elapsed_at(now)
     }
 
-    /// What is left of the validity; zero once the lock is lost.
+    /// The validity that is left; zero once the lock is lost.
     pub(crate) fn left(&self, now: Point) -> Duration {
         match self.lost {
             Some(_) if !mutant(Mutant::ForgetLoss) => Duration::ZERO,
@@ -144,7 +144,7 @@ impl Lease {
 
     // ---- the loss
 
-    /// What is left of the validity, or why nothing is.
+    /// The validity that is left, or why none is.
     pub(crate) fn validity(&mut self, now: Point) -> Result<Duration, Loss> {
         let left = self.left(now);
         if !left.is_zero() {
@@ -156,7 +156,7 @@ impl Lease {
         }))
     }
 
-    /// The nodes no longer hold the lock. If its validity is over, that is the reason.
+    /// Notes that the nodes no longer hold the lock. If its validity is over, that is the reason.
     pub(crate) fn taken(&mut self, now: Point) -> Loss {
         match self.validity(now) {
             Ok(_) => self.lose(LostReason::Taken),
@@ -164,7 +164,7 @@ impl Lease {
         }
     }
 
-    /// The lock is lost, unless it already was: the first reason counts.
+    /// Notes that the lock is lost, unless it already was: the first reason counts.
     pub(crate) fn lose(&mut self, reason: LostReason) -> Loss {
         let is_new = self.lost.is_none();
         self.notifying |= is_new;
@@ -174,15 +174,15 @@ impl Lease {
         }
     }
 
-    /// The observer has been notified of the loss. If the lock ended meanwhile, it is to be notified of that: how
-    /// long the lock was held.
+    /// Notes that the observer has been notified of the loss. If the lock ended meanwhile, returns how long it was
+    /// held: the observer must be notified of that, too.
     pub(crate) fn notified(&mut self) -> Option<Duration> {
         self.notifying = false;
         self.ended.take()
     }
 
-    /// The lock has ended. If the observer is to be notified now: how long the lock was held. Otherwise `notified`
-    /// returns that.
+    /// Notes that the lock has ended. Returns how long it was held if the observer must be notified now. Otherwise
+    /// `notified` returns that.
     pub(crate) fn ended(&mut self, now: Point) -> Option<Duration> {
         let held = self.held(now);
         self.ended = self.notifying.then_some(held);
@@ -191,7 +191,7 @@ impl Lease {
 
     // ---- the end of a lock that is left for a time
 
-    /// What leaves it for this long from now on (rule R55). `None`: no longer than that is left.
+    /// The operation that leaves the lock for this long from now on (rule R55). `None`: no longer than that is left.
     pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts).filter(|ttl| ttl.duration() < self.left(now))?;
@@ -231,7 +231,7 @@ impl Lease {
                     self.deadline = new;
                     self.granted = ttl;
                 }
-                // What was resumed learns its slot.
+                // A resumed lock learns its slot.
                 let kind = self.key.kind.granted(answer.numbers);
                 self.key = self.key.clone().of_kind(kind);
                 let nodes = answer.tally.refused;
@@ -245,7 +245,7 @@ impl Lease {
     }
 
     /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
-    /// Never a vote.
+    /// Never counts as a vote.
     fn repair(&self, ttl: Ttl, nodes: NodeSet, now: Point) -> Op {
         Op::new(Action::Repair(ttl), self.key.clone())
             .until(Some(self.expires(now)))
@@ -260,12 +260,12 @@ impl Lease {
 
     // ---- renewals
 
-    /// Less than a third of a whole validity is left: too little for the schedule.
+    /// Whether less than a third of a whole validity is left: too little for the schedule.
     pub(crate) fn is_due(&self, now: Point) -> bool {
         self.left(now) < self.granted.validity() / 3
     }
 
-    /// Renewals begin. When the first one is due.
+    /// Begins renewals. Returns when the first one is due.
     pub(crate) fn keep(
         &mut self,
         max: Duration,
@@ -282,7 +282,7 @@ impl Lease {
         self.hold.is_some()
     }
 
-    /// Renewals end. Returns whether there were any.
+    /// Ends renewals. Returns whether there were any.
     pub(crate) fn stop_renewal(&mut self) -> bool {
         self.hold.take().is_some()
     }
@@ -293,7 +293,7 @@ impl Lease {
         max.saturating_sub(self.held(now))
     }
 
-    /// What to do now that a renewal is due.
+    /// Returns what to do now that a renewal is due.
     pub(crate) fn due(&mut self, now: Point) -> Due {
         if !self.is_kept() {
             return Due::Ended;
@@ -312,7 +312,7 @@ impl Lease {
         Due::Renew(extension, op)
     }
 
-    /// The result of the renewal that was due then, and when the next one is.
+    /// Returns the result of the renewal that was due then, and when the next one is.
     pub(crate) fn renewed(
         &mut self,
         (extension, answer): (Extension, Answer),
@@ -356,7 +356,7 @@ impl Lease {
         (last + jitter(third - third / 10, third)).max(now.mono)
     }
 
-    /// When one that too few nodes answered is tried again.
+    /// When a renewal that too few nodes answered is tried again.
     fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
         match mutant(Mutant::NoSecondRenewal) {
             true => self.expires(now),
@@ -370,14 +370,14 @@ mod tests {
     use super::*;
     use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, key, later, ttl, unavailable};
 
-    /// Granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
+    /// A lease granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
     fn lease(start: Point) -> Lease {
         let key = key(b"a").sent_to(NodeSet::first(2));
         let ttl = ttl(1000 * MS);
         Lease::new(key, ttl, Deadline::new(start, ttl.validity()))
     }
 
-    /// The last of three nodes does not hold the lock.
+    /// An answer after which the last of three nodes does not hold the lock.
     fn answer(outcome: Outcome, begun: Point) -> Answer {
         let mut answer = fixtures::answer(outcome, 2, begun);
         answer.tally.refuse(2);
@@ -388,7 +388,7 @@ mod tests {
     fn an_extension_counts_before_the_old_deadline_and_never_shortens() {
         let start = Point::now();
         let yes = || Outcome::Yes(NodeSet::ALL);
-        // What is asked for, the answer and its time; the result, and the validity from the start and the ttl then.
+        // The ttl asked for, the answer and its time; the result, and the validity from the start and the ttl then.
         let table = [
             (2000, yes(), 987, "yes", 1978, 2000),
             (100, yes(), 1, "yes", 988, 1000),

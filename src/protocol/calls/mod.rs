@@ -2,9 +2,9 @@
 //!
 //! In reading order:
 //!
-//! - `lease`: what the holder of a lock may believe
+//! - `lease`: the state of a held lock
 //! - `fence`: fencing tokens
-//! - `process`: what a call needs of its process
+//! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name
 //! - `claims`: several names, which are claimed one by one
 

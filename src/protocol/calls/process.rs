@@ -1,4 +1,4 @@
-//! What a call needs of its process. The driver has it behind mutexes; the simulation has it at hand.
+//! The services of a process to its calls. The driver has them behind mutexes; the simulation has them at hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) trait Process {
     /// A random time from `min` to `max`, to desynchronise contenders.
     fn jitter(&mut self, min: Duration, max: Duration) -> Duration;
 
-    /// No lock has a queue, so neither an acquire nor a release need use the queues.
+    /// Whether no lock has a queue, so that neither an acquire nor a release need use the queues.
     fn is_idle(&mut self) -> bool;
 
     /// Uses the queues, and wakes the threads that should then look again.

@@ -11,26 +11,27 @@ use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::protocol::waiting::wait_queue::HandOff;
 use crate::values::clock::Point;
 
-/// The release of a lock. Until it is over the lock counts as held here.
+/// The release of a lock. Until the release is over, the lock counts as held here.
 pub(crate) struct Release {
     pub(crate) key: Key,
-    /// When the lock was acquired, another process had been notified that it is free.
+    /// Whether, before the lock was acquired, another process had been notified that it is free.
     pub(crate) notified_elsewhere: bool,
-    /// The nodes decide which waiter is next, here or elsewhere.
+    /// Whether the nodes decide which waiter is next, here or elsewhere.
     pub(crate) fair: bool,
-    /// Does not wait for the answers.
+    /// Whether the caller does not wait for the answers.
     pub(crate) only_write: bool,
     pub(crate) node_timeout: Duration,
 }
 
-/// What to submit: the release, and right behind it, in the same write, the first try of a waiter here.
+/// The operations to submit: the release, and right behind it, in the same write, the first try of a waiter here.
 pub(crate) struct Submit<W> {
     pub(crate) op: Op,
     pub(crate) next: Option<(Op, W)>,
 }
 
 impl Release {
-    /// To be called once. `now`: reads the clocks, which costs more than all of this where no lock has a queue.
+    /// Returns the operations to submit. Must be called once. `now`: reads the clocks, which costs more than all of
+    /// this if no lock has a queue.
     pub(crate) fn submit<P: Process>(
         &self,
         process: &mut P,
@@ -95,7 +96,8 @@ impl Release {
             false => token,
         };
         let op = attempt.op(token, now);
-        // The waiter holds the lock before its thread knows: then the one at the front need not ask the nodes.
+        // The lock counts as held before the waiter's thread finds out: then the thread at the front need not ask the
+        // nodes.
         process.held_here().add(resource);
         process.queues(|queues| queues.handed_off(waiter, attempt));
         Submit {
@@ -104,7 +106,7 @@ impl Release {
         }
     }
 
-    /// `handed_off`: it was submitted with the try of a waiter.
+    /// Handles the answer to the release. `handed_off`: whether it was submitted with the try of a waiter.
     pub(crate) fn answered(
         &self,
         handed_off: bool,

@@ -5,31 +5,31 @@
 //! | without a `}`: `shop:17`, `a{b` | `{shop:17}:w`, `{a{b}:w` |
 //! | with one: `{u1}:x`, `a{b}c`, `a}b` | `{u1}:x::w`, `a{b}c::w`, `a}b::w` |
 //!
-//! A Redis Cluster keeps keys with the same *tag* on the same server, and a script may use no others. The tag is what
-//! stands between the first `{` and the first `}` behind it, if anything does, else the whole key. So these keys are
-//! where the lock is, but for names with a `}` and no tag.
+//! A Redis Cluster stores keys with the same *tag* on the same server, and a script may use no others. The tag is the
+//! text between the first `{` and the first `}` behind it, if there is any, else the whole key. So these keys are where
+//! the lock is, except for names with a `}` and no tag.
 //!
-//! No two resources share such a key: before the last colon is a brace in the first form, and a colon in the second.
+//! No two resources share such a key: the last colon follows a brace in the first form, and a colon in the second.
 
-/// Where the witness is, in the database of the locks, behind their prefix: a user whose rights are for that prefix may
-/// have it. It is never deleted. Several show as much as one.
+/// The witness's key in the database of the locks, behind their prefix: a user with rights for that prefix may have it.
+/// The key is never deleted. Several witnesses show as much as one.
 pub(crate) const WITNESS: &[u8] = b"redlock:witness";
 
-/// What a key beside a lock's is for.
+/// The purpose of a key beside a lock's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {
     /// A sorted set of the processes that wait.
     Queue,
-    /// For which of them the lock is reserved.
+    /// The waiting process that the lock is reserved for.
     Turn,
-    /// What fencing tokens are counted with.
+    /// The counter of fencing tokens.
     Counter,
-    /// Which writer has waited longest.
+    /// The writer that has waited longest.
     Mark,
 }
 
 impl Companion {
-    /// How its key ends: behind a name in braces, and behind another one.
+    /// The ends of the companion's key: behind a name in braces, and behind another name.
     const fn endings(self) -> [&'static [u8]; 2] {
         match self {
             Companion::Queue => [b"}:w", b"::w"],
@@ -39,7 +39,7 @@ impl Companion {
         }
     }
 
-    /// The parts of its key.
+    /// The parts of the companion's key.
     pub(crate) fn key(self, resource: &[u8]) -> [&[u8]; 3] {
         let [in_braces, behind] = self.endings();
         match resource.contains(&b'}') {
@@ -48,7 +48,7 @@ impl Companion {
         }
     }
 
-    /// Whether it may be the key of one.
+    /// Whether these bytes may be a key of this companion.
     pub(crate) fn is_key(self, key: &[u8]) -> bool {
         let [in_braces, behind] = self.endings();
         let plain = key.strip_prefix(b"{");
@@ -58,7 +58,7 @@ impl Companion {
     }
 }
 
-/// Whether a Redis Cluster keeps the keys beside this lock in another slot.
+/// Whether a Redis Cluster stores the keys beside this lock in another slot.
 pub(crate) fn are_elsewhere(resource: &[u8]) -> bool {
     resource.is_empty() || resource.contains(&b'}') && tag(resource).is_none()
 }

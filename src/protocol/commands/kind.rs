@@ -1,15 +1,14 @@
-//! As what a name is locked, and what differs for locks that are not plain: their commands, and which votes count
-//! together.
+//! The kinds of lock, and how their commands and votes differ from a plain lock's.
 //!
-//! A *permit* is one of k slots of a semaphore, and a slot is a lock of its own: it is acquired by a quorum of grants of
-//! the same slot (rule R47). A quorum of grants of any slots would let in more than k: with three nodes and two
-//! permits, three holders have two nodes each.
+//! A *permit* is one of k slots of a semaphore, and each slot is a separate lock, acquired by a quorum of grants of
+//! that slot (rule R47). A quorum of grants of any slots would let in more than k: with three nodes and two permits,
+//! three holders have two nodes each.
 //!
-//! A *write lock* is a plain lock, a string; *readers* are the members of a sorted set under the same name. A node never
-//! has both, and two majorities share a node (rule R49). Locks on *several* names are plain locks on all of them, taken in
-//! one step (rule R52).
+//! A *write lock* is a plain lock, a string; *readers* are the members of a sorted set under the same name. A node
+//! never has both, and two majorities share a node (rule R49). Locks on *several* names are plain locks on all of them,
+//! taken in one step (rule R52).
 //!
-//! One name is one kind at a time (rule R53): a node that finds another one there refuses, and tells which it is.
+//! A name has one kind at a time (rule R53): a node that finds another one there refuses, and reports which it is.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,65 +28,65 @@ use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Tally, Ttl};
 use crate::values::token::Token;
 
-/// What permits can be given, at most: a node goes through all of them for each that it grants.
+/// The maximum number of permits: a node goes through all of them for each that it grants.
 pub(crate) const MAX_PERMITS: u16 = 1000;
 
-/// As what a name is locked.
+/// The kind of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
     Plain,
     Permit {
-        /// How many there are.
+        /// The number of permits.
         permits: u16,
-        /// Which this is, once that is known.
+        /// The slot of this permit, once it is determined.
         slot: Option<u16>,
     },
-    /// Only to be released: a grant of this slot, which is not the one that was acquired.
+    /// A grant that is only to be released: of this slot, which is not the one that was acquired.
     Stray(u16),
     Read {
-        /// For how many milliseconds the caller has waited.
+        /// How many milliseconds the caller has waited.
         waited: u64,
     },
     Write(Mark),
     Several {
-        /// In the order of their bytes.
+        /// Sorted by their bytes.
         names: Arc<[Arc<[u8]>]>,
         /// The tokens of the caller's own locks on some of them, which an acquire takes over.
         claims: Option<Arc<Vec<Option<Token>>>>,
     },
 }
 
-/// What a writer that waits leaves at a node, so that readers which come later are kept out (rule R50).
+/// The mark that a waiting writer leaves at a node, so that later readers are kept out (rule R50).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Distinguishes it from others.
+    /// Distinguishes the writer from others.
     pub(crate) writer: u64,
-    /// In milliseconds: how long it stays. Zero: the writer does not wait.
+    /// How long the mark stays, in milliseconds. Zero: the writer does not wait.
     pub(crate) life: u64,
-    /// For how many milliseconds the writer has waited.
+    /// How many milliseconds the writer has waited.
     pub(crate) waited: u64,
 }
 
-/// What is asked of a node.
+/// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// With what a waiter reports that enters the queue.
+    /// Includes the entry of a waiter that enters the queue.
     Acquire(Ttl, Option<QueueEntry>),
     Refill(Ttl),
     Extend(Ttl),
     Shorten(Ttl),
-    /// An undo notifies no waiter, and leaves a mark as it is. Not notified is also this channel.
+    /// An undo notifies no waiter, and leaves a mark as it is. The channel `but` is not notified either.
     Release {
         undo: bool,
         but: Option<Channel>,
     },
     Fence(u64),
-    /// This waiter leaves the queues.
+    /// Takes this waiter out of the queues.
     Leave(Channel),
 }
 
-/// A lock as its commands name it.
+/// A lock in the form in which its commands name it.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
     pub(crate) resource: &'a [u8],
@@ -95,7 +94,7 @@ pub(crate) struct Named<'a> {
     pub(crate) token: &'a Token,
     /// The token, and perhaps a label.
     pub(crate) value: &'a [u8],
-    /// Keys beside the lock may be named.
+    /// Whether keys beside the lock may be named.
     pub(crate) companions: bool,
 }
 
@@ -104,7 +103,7 @@ impl<'a> Named<'a> {
         self.prefix.key(self.resource)
     }
 
-    /// The name of a channel, as the other clients with this prefix know it.
+    /// The name of a channel, in the form that all clients with this prefix use.
     fn channel(self, channel: Channel) -> Vec<u8> {
         self.prefix.key(&channel.bytes()).into_owned()
     }
@@ -120,7 +119,7 @@ impl Kind {
         Kind::Several { names, claims }
     }
 
-    /// A permit's slot, where it is known.
+    /// The slot of a permit, once it is determined.
     pub(crate) fn slot(&self) -> Option<u16> {
         match self {
             Kind::Permit { slot, .. } => *slot,
@@ -136,8 +135,8 @@ impl Kind {
         }
     }
 
-    /// In which queue of its process a thread waits. A thread that waits for several names keeps none from those that wait
-    /// for one of them.
+    /// The queue of its process in which a thread waits. A thread that waits for several names does not hold up those
+    /// that wait for one of them.
     pub(crate) fn line(&self, resource: &Arc<[u8]>) -> Arc<[u8]> {
         let Kind::Several { names, .. } = self else {
             return resource.clone();
@@ -150,7 +149,7 @@ impl Kind {
         line.into()
     }
 
-    /// With what a quorum has granted: 1 + the slot.
+    /// The kind with the slot that a quorum has granted: the number is 1 + the slot.
     pub(crate) fn granted(&self, numbers: Option<(u64, u64)>) -> Kind {
         match (self, numbers) {
             (Kind::Permit { permits, .. }, Some((number, _))) => {
@@ -168,7 +167,7 @@ impl Kind {
         matches!(self, Kind::Permit { .. })
     }
 
-    /// The number that votes count with, of those that nodes have granted (rules R47, R48). `None`: all count.
+    /// The number whose votes count, by the grants of the nodes (rules R47, R48). `None`: all votes count.
     fn counted(&self, granted: &[(usize, u64)]) -> Option<u64> {
         let Kind::Permit { slot, .. } = self else {
             return None;
@@ -181,14 +180,14 @@ impl Kind {
         slot.map(|slot| u64::from(slot) + 1).or(commonest)
     }
 
-    /// The caller has waited for so long.
+    /// Notes how long the caller has waited.
     pub(crate) fn set_waited(&mut self, wait: impl FnOnce() -> Duration) {
         if let Kind::Read { waited } | Kind::Write(Mark { waited, .. }) = self {
             *waited = u64::try_from(wait().as_millis()).unwrap_or(u64::MAX >> 12);
         }
     }
 
-    /// Whether a try that does not wait concerns keys beside the lock, which it can do without.
+    /// Whether a try that does not wait uses keys beside the lock, which it can do without.
     pub(crate) fn tries_with_companions(&self) -> bool {
         matches!(self, Kind::Read { .. } | Kind::Write(_))
     }
@@ -198,7 +197,7 @@ impl Kind {
         matches!(self, Kind::Write(mark) if mark.life > 0)
     }
 
-    /// For how long a waiter may sleep: its mark lives for longer.
+    /// How long a waiter may sleep: its mark lives for longer.
     pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         match self {
             Kind::Write(mark) if mark.life > 0 => Some(Duration::from_millis(mark.life / 2)),
@@ -206,10 +205,10 @@ impl Kind {
         }
     }
 
-    /// What a node answers to a script of a lock that is not plain. `None`: it is no such answer.
+    /// The vote in a node's reply to a script of a lock that is not plain. `None`: the reply is no such answer.
     pub(crate) fn vote(&self, ask: Ask, reply: &Reply) -> Option<Vote> {
         let most = match (ask, self) {
-            // In an extension of a permit of more than this process would take.
+            // The extended permit may be one of more permits than this process would take.
             (Ask::Extend(_) | Ask::Shorten(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
             (Ask::Acquire(..), Kind::Permit { permits, .. }) => (*permits).into(),
             (Ask::Fence(_), _) => u64::MAX,
@@ -233,7 +232,7 @@ impl Kind {
 
     // ---- commands
 
-    /// The script that is called.
+    /// The script to call.
     pub(crate) fn script(&self, ask: Ask) -> Script {
         let is_set = matches!(
             self,
@@ -278,7 +277,7 @@ impl Kind {
         call.pack(out);
     }
 
-    /// For how many milliseconds the caller has waited.
+    /// How many milliseconds the caller has waited.
     fn waited(&self, entry: Option<QueueEntry>) -> u64 {
         match self {
             Kind::Read { waited } => *waited,
@@ -287,7 +286,7 @@ impl Kind {
         }
     }
 
-    /// What all acquiring scripts are told.
+    /// Appends the arguments that all acquiring scripts take.
     fn pack_acquire(
         &self,
         ttl: Ttl,
@@ -321,7 +320,8 @@ impl Kind {
         }
     }
 
-    /// For a member of a set. `head`: what is known of its beginning.
+    /// Appends the keys and arguments for a member of a set. `head`: the beginning of the member, as far as it is
+    /// determined.
     fn pack_member(&self, ask: Ask, lock: Named<'_>, head: &str, call: &mut KindCall) {
         let member = [head.as_bytes(), lock.value].concat();
         let id = lock.token.as_bytes();
@@ -423,7 +423,7 @@ impl Kind {
 const MARK_LIFE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
 impl Mark {
-    /// Of a writer that waits. `longest`: the longest pause between two tries.
+    /// The mark of a writer that waits. `longest`: the longest pause between two tries.
     pub(crate) fn new(writer: u64, longest: Duration, node_timeout: Duration) -> Mark {
         let life = 2 * longest.min(MARK_LIFE.1 / 2) + node_timeout;
         Mark {
@@ -433,7 +433,7 @@ impl Mark {
         }
     }
 
-    /// As it stands in the mark.
+    /// The name of the writer in the mark.
     fn name(self) -> String {
         format!("{:016x}", self.writer)
     }
@@ -444,7 +444,7 @@ struct KindCall {
     script: [&'static [u8]; 2],
     keys: u64,
     count: usize,
-    /// Both, packed.
+    /// The keys and the arguments, packed.
     packed: Vec<u8>,
 }
 
@@ -496,15 +496,15 @@ impl KindCall {
     }
 }
 
-/// Where a node begins to look for a free slot: alike on all nodes, and different with each try, so that contenders which
-/// have split the votes meet no more. At random, also after a split: to prefer what is free on most nodes, each grant would
-/// have to tell what is free on its node, a byte for each permit.
+/// Where a node begins to look for a free slot: alike on all nodes, and different with each try, so that contenders
+/// that have split the votes no longer meet. At random, also after a split: to prefer a slot that is free on most
+/// nodes, each grant would have to report which slots are free on its node, a byte for each permit.
 fn preferred(token: &Token, permits: u16) -> u16 {
     let [a, b, ..] = *token.as_bytes();
     u16::from_le_bytes([a, b]) % permits.max(1)
 }
 
-/// What nodes have granted of which number.
+/// The numbers that nodes have granted.
 #[derive(Default)]
 pub(crate) struct Numbers(Vec<(usize, u64)>);
 
@@ -518,7 +518,7 @@ impl Numbers {
         kind.counted(&self.0).filter(|_| !self.0.is_empty())
     }
 
-    /// The nodes whose grants of an acquire do not count, and of which slot they are.
+    /// The nodes whose grants of an acquire do not count, each with the slot that it granted.
     pub(crate) fn stray_slots(&self, kind: &Kind) -> impl Iterator<Item = (usize, u16)> {
         let strays = self.strays(kind, false);
         let slot = |one: &(usize, u64)| Some((one.0, u16::try_from(one.1.checked_sub(1)?).ok()?));
@@ -538,7 +538,7 @@ impl Numbers {
     }
 }
 
-/// Grants that do not count are refusals.
+/// The tally with the nodes of `strays` as refusals: their grants do not count.
 pub(crate) fn without_strays(tally: Tally, strays: NodeSet) -> Tally {
     Tally {
         granted: tally.granted.without(strays),
@@ -593,7 +593,7 @@ mod tests {
         };
         assert_eq!(strays(Some(1)), [2]);
         assert_eq!(strays(Some(0)), [0, 1]);
-        // It was resumed.
+        // The permit was resumed.
         assert_eq!(strays(None), [2]);
         assert_eq!(granted.counted(&permit(3, None)), Some(2));
         assert_eq!(numbers(&[]).counted(&permit(3, Some(1))), None);
@@ -625,7 +625,7 @@ mod tests {
             (&two, acquire, Reply::Nil, "garbage"),
             (&two, acquire, Reply::Bulk("1500 00a1ff -".into()), "no"),
             (&two, acquire, Reply::Bulk("x".into()), "garbage"),
-            // It was resumed by a process that names another number.
+            // The permit was resumed by a process that names another number.
             (&two, Ask::Extend(second), int(1000), "+1000"),
             (&two, Ask::Extend(second), int(1001), "garbage"),
             (&two, Ask::Extend(second), int(-2), "garbage"),

@@ -1,4 +1,4 @@
-//! How a connection's server takes the scripts. What it does not take is found by trying, and remembered for the connection.
+//! How a connection's server accepts the scripts. Refused forms are found by trying, and remembered for the connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use crate::protocol::commands::companions;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::values::prefix::Prefix;
 
-/// After this number of names without their companions, and none with them, no other is tried.
+/// The number of names refused with their companions, and none accepted, after which no other name is tried.
 const ENOUGH_REFUSED: usize = 4;
-/// The maximum of names that are remembered.
+/// The maximum number of names that are remembered.
 const MAX_ALONE: usize = 64;
 
 /// Which commands name the keys [beside the lock](companions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Beside {
-    /// All that use any.
+    /// All commands that use any.
     #[default]
     All,
-    /// Where they are in the lock's slot: the server belongs to a Redis Cluster.
+    /// Commands whose keys are in the lock's slot: the server belongs to a Redis Cluster.
     InSlot,
-    /// None: this user may not use them. Without them there is no queue and no order of arrival; locks are as good.
+    /// No command: this user may not use the keys. There is no queue and no order of arrival; locks are as good.
     None,
 }
 
 /// How scripts are called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scripts {
-    /// The server knows them.
+    /// The server has loaded them.
     ByHash,
     #[default]
     ByText,
-    /// The server runs none, and this command releases: there is no queue, and there are no fencing tokens.
+    /// The server runs no scripts, and this command releases: there is no queue, and there are no fencing tokens.
     None(Delete),
 }
 
@@ -58,8 +58,8 @@ pub(crate) enum Delete {
 pub(crate) const NATIVE: [(Delete, &[u8]); 2] =
     [(Delete::IfEq, b"DELIFEQ"), (Delete::Ex, b"DELEX")];
 
-/// What shows which of these commands a server has. They are incomplete: so a server that has them does nothing, and does not
-/// look at this user's rights.
+/// Commands that show which of these a server has. They are incomplete: a server that has them does nothing, and does
+/// not check this user's rights.
 pub(crate) fn native_trials() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (_, name) in NATIVE {
@@ -68,18 +68,18 @@ pub(crate) fn native_trials() -> Vec<u8> {
     bytes
 }
 
-/// What has to be done without.
+/// A capability to do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     Scripts,
     Queues,
-    /// Of releases.
+    /// The messages of releases.
     Messages,
-    /// Which server it is.
+    /// The run id of the server.
     RunId,
-    /// What fencing tokens need.
+    /// The rights that fencing tokens need.
     Fencing,
-    /// The restart guard, where the program has not asked for it.
+    /// The restart guard, if the program has not asked for it.
     Guard,
 }
 
@@ -90,16 +90,16 @@ pub(crate) struct Means {
     pub(crate) beside: Beside,
 }
 
-/// What a lock is on: the name, and all of them if there are several.
+/// The names that a lock is on: one, and all of them if there are several.
 pub(crate) type Names<'a> = (&'a Arc<[u8]>, Option<&'a Arc<[Arc<[u8]>]>>);
 
 type OwnNames = (Arc<[u8]>, Option<Arc<[Arc<[u8]>]>>);
 
-/// The names that this user may use without the keys beside them. A user may have other rights for other names.
+/// The names whose companions this user may not use. A user may have other rights for other names.
 #[derive(Default)]
 pub(crate) struct Alone {
     names: VecDeque<OwnNames>,
-    /// Others were used with them.
+    /// Whether other names were used with their companions.
     some_are_not: bool,
 }
 
@@ -109,12 +109,12 @@ impl Alone {
         !self.names.is_empty() && self.names.iter().any(same)
     }
 
-    /// A command was carried out that named such keys.
+    /// Notes that a command that named such keys was carried out.
     pub(crate) fn accepted(&mut self) {
         self.some_are_not = true;
     }
 
-    /// Whether these are all that there are, as far as is known.
+    /// Adds names. Returns whether, as far as has been seen, all names are refused.
     fn add(&mut self, names: Names<'_>) -> bool {
         if !self.has(names) {
             self.names.push_back((names.0.clone(), names.1.cloned()));
@@ -127,14 +127,14 @@ impl Alone {
 }
 
 impl Means {
-    /// Where nothing was refused.
+    /// The means if nothing was refused.
     pub(crate) const ALL: Means = Means {
         scripts: Scripts::ByHash,
         beside: Beside::All,
     };
 
-    /// What follows from the errors of the trials, EVAL and EVALSHA; `None` stands for an answer that is none. `loaded`: all
-    /// scripts were. `Err`: the server runs no scripts, and this is what it answered.
+    /// The means by the errors of the trials, EVAL and EVALSHA; `None`: the answer was not an error. `loaded`: whether
+    /// all scripts were loaded. `Err`: the server runs no scripts, and this was its answer.
     pub(crate) fn with_scripts(
         loaded: bool,
         [eval, by_hash]: [Option<String>; 2],
@@ -149,8 +149,8 @@ impl Means {
         }
     }
 
-    /// The same of a server that runs no scripts, by its replies to [`native_trials`]. `Err`: a lock could be taken on it, and
-    /// not released.
+    /// The means of a server that runs no scripts, by its replies to [`native_trials`]. `Err`: a lock could be taken on
+    /// it, and not released.
     pub(crate) fn without_scripts(refused: &str, replies: &[Reply]) -> Result<Means, Cause> {
         let is_known = |reply: &Reply| matches!(reply, Reply::Error(said) if said.starts_with("ERR wrong number of arguments"));
         let mut trials = NATIVE.iter().zip(replies);
@@ -163,7 +163,7 @@ impl Means {
         }
     }
 
-    /// For a script that the server does not know yet.
+    /// The means for a script that the server has not loaded yet.
     pub(crate) fn with_text(self) -> Means {
         Means {
             scripts: match self.scripts {
@@ -188,8 +188,8 @@ impl Means {
         }
     }
 
-    /// Whether the server refused not what a command does, but how it was sent: nothing was done, and it is sent again
-    /// in another way. `named`: it named keys beside the lock on these names.
+    /// Whether the server refused not the command, but how it was sent: nothing was done, and the command is sent again
+    /// in another way. `named`: whether it named keys beside the lock on these names.
     pub(crate) fn learn(
         &mut self,
         error: &str,
@@ -255,7 +255,7 @@ mod tests {
             ),
             (NO_KEY, true, "a", by_hash(Beside::All)),
             (CROSSSLOT, true, "a}b", by_hash(Beside::InSlot)),
-            // Such a server is no Redis Cluster.
+            // Such a server is not a Redis Cluster.
             (CROSSSLOT, true, "a", by_hash(Beside::None)),
         ] {
             let mut means = Means::ALL;
@@ -275,7 +275,7 @@ mod tests {
                 "{other}"
             );
         }
-        // What was sent before the first was answered.
+        // The command was sent before the first was answered.
         assert!(learn(&mut means, NO_KEY, true, "a") && means == by_hash(Beside::None));
     }
 
@@ -305,7 +305,7 @@ mod tests {
         );
         assert!(!alone.has((&names[8], Some(&pair))));
         refuse(&mut alone, (&names[8], Some(&pair)));
-        // Where none was accepted.
+        // No name was accepted.
         let mut alone = Alone::default();
         let beside = |name| refuse(&mut alone, (name, None));
         let all = Beside::All;
@@ -330,7 +330,7 @@ mod tests {
             (true, [noperm, noperm], None),
             (false, [garnet, garnet], None),
             (false, [unknown, unknown], None),
-            // Not for want of a right.
+            // The reason is not a missing right.
             (true, ["ERR another error", ""], Some(Scripts::ByHash)),
             (false, ["ERR another error", ""], Some(Scripts::ByText)),
         ] {

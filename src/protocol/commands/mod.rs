@@ -5,9 +5,9 @@
 //! - `resp`: the wire protocol (`sha1`: hashes of scripts)
 //! - `server_info`: the fields of INFO
 //! - `companions`: the keys beside a lock's
-//! - `slots`: which server of a Redis Cluster has a key
+//! - `slots`: which server of a Redis Cluster owns a key
 //! - `queue`: the processes that wait for a lock, as its nodes report them
-//! - `vote`: what a node's answer to a command is worth
+//! - `vote`: the meaning of a node's answer to a command
 //! - `scripts`: the scripts that run on servers
 //! - `kind`: the kinds of locks, and how their commands and votes differ from a plain lock's
 //! - `script`: the commands of a lock (`means`: the forms in which a server accepts them)

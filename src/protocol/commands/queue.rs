@@ -1,23 +1,23 @@
 //! The queue of the processes that wait for a lock, which each node keeps beside the lock.
 //!
 //! A process that was denied *acquires or enqueues*: one script takes the lock, or puts the name of the process's
-//! channel into the queue and returns what the node knows of the lock and its holder. A release takes the first name out
+//! channel into the queue and returns the node's report on the lock and its holder. A release takes the first name out
 //! of the queue and publishes the resource on that channel; if the channel has no subscriber, it goes on with the next
 //! name.
 //!
-//! Notifications may be lost. They grant no lock, the scripts go on if a command on the queue fails, and waiters also try
-//! again by themselves.
+//! Notifications may be lost. They grant no lock, the scripts go on if a command on the queue fails, and waiters also
+//! try again by themselves.
 //!
-//! *Fair* waiters leave a free lock to the one that has waited longest. A release reserves it for the waiter that it has
-//! notified, for one [turn](Turn). Turns end by themselves, so that a waiter that has ended or hangs, or two nodes on
-//! which different waiters are first, do not keep the lock from all others.
+//! *Fair* waiters leave a free lock to the one that has waited longest. A release reserves the lock for the waiter that
+//! it has notified, for one [turn](QueueTurn). Turns end by themselves, so that a waiter that has ended or hangs, or
+//! two nodes on which different waiters are first, do not keep the lock from all others.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::resp::Reply;
 use crate::values::label::Label;
 
-/// The channel on which a process is notified. One for all its resources.
+/// The channel on which a process is notified, one for all its resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channel([u8; 16]);
 
@@ -26,7 +26,7 @@ impl Channel {
         Channel(random)
     }
 
-    /// Its name, before which the client's prefix stands.
+    /// The name of the channel, which the client's prefix precedes.
     pub(crate) fn bytes(self) -> [u8; 40] {
         let mut name = *b"redlock:00000000000000000000000000000000";
         let hex = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
@@ -38,7 +38,8 @@ impl Channel {
     }
 }
 
-/// Whether these bytes may be the name of one, with a prefix or without. A lock's value is not: before a label is a zero.
+/// Whether these bytes may be a channel's name, with a prefix or without. A lock's value is not: a zero precedes its
+/// label.
 pub(crate) fn is_channel(bytes: &[u8]) -> bool {
     let is_hex = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(u8::is_ascii_hexdigit);
     let mark = b"redlock:";
@@ -54,7 +55,7 @@ pub(crate) fn is_channel(bytes: &[u8]) -> bool {
 pub(crate) struct QueueTurn(Duration);
 
 impl QueueTurn {
-    /// Long enough to wake up, and to send an acquire to all nodes.
+    /// A turn that is long enough to wake up, and to send an acquire to all nodes.
     pub(crate) fn new(node_timeout: Duration) -> QueueTurn {
         let (shortest, longest) = (Duration::from_millis(250), Duration::from_secs(1));
         QueueTurn(node_timeout.saturating_mul(4).clamp(shortest, longest))
@@ -64,7 +65,7 @@ impl QueueTurn {
         self.0
     }
 
-    /// After this time a waiter ignores reservations: the nodes may never agree on the waiter that is next.
+    /// The time after which a waiter ignores reservations: the nodes may never agree on the waiter that is next.
     pub(crate) fn ignored_after(self) -> Duration {
         self.0 * 4
     }
@@ -74,17 +75,17 @@ impl QueueTurn {
     }
 }
 
-/// What a waiter that enqueues reports to a node.
+/// The data that a waiter sends to a node when it enqueues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueEntry {
     pub(crate) channel: Channel,
-    /// By its wall clock, in milliseconds since 1970.
+    /// By the waiter's wall clock, in milliseconds since 1970.
     pub(crate) arrived: u64,
     /// In milliseconds.
     pub(crate) waited: u64,
-    /// In milliseconds: how long the queue is kept after a waiter last enqueued.
+    /// How long the queue is kept after a waiter last enqueued, in milliseconds.
     pub(crate) lease: u64,
-    /// Set if it takes the lock only in the order of arrival: how long the node reserves it for another waiter.
+    /// Set if the waiter takes the lock only in the order of arrival: how long the node reserves it for another waiter.
     pub(crate) turn: Option<QueueTurn>,
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
 }
 
 impl QueueEntry {
-    /// What follows resource, token, ttl and channel.
+    /// The arguments that follow resource, token, ttl and channel.
     pub(crate) fn arguments(&self) -> [String; 3] {
         [
             self.arrived.to_string(),
@@ -110,43 +111,44 @@ impl QueueEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotALock {
     OtherType,
-    /// It never ends.
+    /// The key never ends.
     NoTtl,
 }
 
-/// What a node that denied the lock reports of it.
+/// The report of a node that denied the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockInfo {
-    /// How long its key still lives, or how long it is reserved for another waiter. Unknown where that may not be asked, or
-    /// it has no end.
+    /// How long the key still lives, or how long it is reserved for another waiter. Unknown if that may not be asked,
+    /// or if it has no end.
     pub(crate) left: Option<Duration>,
-    /// A part of the token's hash. Unknown where that may not be asked, or the lock has no holder.
+    /// A part of the token's hash. Unknown if that may not be asked, or if the lock has no holder.
     pub(crate) holder: Option<u32>,
-    /// The holder's.
+    /// The label of the holder.
     pub(crate) label: Option<Label>,
-    /// This process is in the queue there.
+    /// Whether this process is in the queue there.
     pub(crate) queued: bool,
-    /// The key holds data of another type.
+    /// Whether the key holds data of another type.
     pub(crate) other_type: bool,
-    /// Of several names: which is in the way.
+    /// The name that is in the way, for a lock on several names.
     pub(crate) name: Option<usize>,
 }
 
-/// What the nodes said of the holder of a lock.
+/// The holder of a lock, by the reports of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownHolder {
     pub(crate) label: Option<Label>,
-    /// When its time is over on a majority.
+    /// When the holder's time is over on a majority.
     pub(crate) until: Option<Instant>,
 }
 
 impl LockInfo {
-    /// The lock has no holder: it is reserved for another waiter.
+    /// Whether the lock has no holder, but is reserved for another waiter.
     pub(crate) fn is_reserved(&self) -> bool {
         self.holder.is_none() && self.left.is_some()
     }
 
-    /// The key is no lock. (The time of one is unknown only if nothing else is known.)
+    /// The data in the key, if it is not a lock. (The report on a lock lacks the time only if it lacks everything
+    /// else.)
     pub(crate) fn foreign(&self) -> Option<NotALock> {
         match (self.other_type, self.left, self.holder) {
             (true, ..) => Some(NotALock::OtherType),
@@ -155,12 +157,12 @@ impl LockInfo {
         }
     }
 
-    /// `None`: it is another kind of reply.
+    /// `None`: the reply is of another kind.
     pub(crate) fn parse(reply: &Reply) -> Option<LockInfo> {
         let Reply::Bulk(bulk) = reply else {
             return None;
         };
-        // The label is the last, and may have spaces.
+        // The label comes last, and may have spaces.
         let mut parts = bulk.splitn(4, |byte| *byte == b' ');
         let mut word = || str::from_utf8(parts.next()?).ok();
         // Lua writes thousands of years as "2e+15".

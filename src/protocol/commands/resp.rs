@@ -1,17 +1,17 @@
-//! RESP2, as far as it is spoken here: commands out; lines, bulk strings and arrays in.
+//! RESP2, as far as it is used here: commands out; lines, bulk strings and arrays in.
 //!
 //! The redis crate's parser would make a small program a third larger, and it reads from a socket.
 
 use crate::errors::error::Cause;
 use crate::errors::secret::Secret;
 
-/// No reply that is kept as a whole is larger; what is, is not a Redis answer.
+/// The maximum size of a reply that is kept as a whole: anything larger is not a Redis answer.
 const MAX_REPLY: usize = 64 * 1024;
-/// What may stand around it.
+/// The maximum number of bytes around it.
 const MAX_AROUND: usize = 1024;
-/// The depth to which arrays are in arrays: HELLO lists modules, and for each its fields, of which one is a list.
+/// The maximum depth of arrays in arrays: HELLO lists modules, and for each its fields, one of which is a list.
 const MAX_DEPTH: usize = 4;
-/// A number and its line are no longer.
+/// The maximum length of a number and its line.
 const MAX_NUMBER: usize = 32;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// The text of an error, else nothing.
+    /// The text of an error, otherwise empty.
     pub(crate) fn error(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -34,7 +34,8 @@ impl Reply {
         }
     }
 
-    /// What came where something else was expected. Not what is in it: a server may repeat what it was sent.
+    /// The kind of a reply that arrived in place of another kind. Its content is left out: a server may repeat what it
+    /// was sent.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Reply::Okay => "OK",
@@ -48,8 +49,8 @@ impl Reply {
     }
 }
 
-/// Appends one command: all `args`, and as its last argument a number where there is one. (Without the two
-/// allocations that `redis::Cmd` makes for each.)
+/// Appends one command: all `args`, and a number as its last argument if there is one. (Saves the two allocations that
+/// `redis::Cmd` makes for each.)
 pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], last: Option<u64>) {
     let count = args.iter().map(|args| args.len()).sum::<usize>();
     command(out, count + usize::from(last.is_some()));
@@ -61,7 +62,7 @@ pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], last: Option<u64>) {
     }
 }
 
-/// Begins a command of that many arguments.
+/// Begins a command of this many arguments.
 pub(crate) fn command(out: &mut Vec<u8>, arguments: usize) {
     header(out, b'*', arguments as u64);
 }
@@ -89,7 +90,7 @@ pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
 }
 
 fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
-    // Nearly all are that short, and there are a dozen for a lock.
+    // Nearly all numbers are this short, and there are a dozen for a lock.
     match number {
         0..10 => out.extend_from_slice(&[mark, digit(number), b'\r', b'\n']),
         10..100 => {
@@ -103,7 +104,7 @@ fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
     }
 }
 
-/// Of a `u64`.
+/// The maximum number of digits of a `u64`.
 const MAX_DIGITS: usize = 20;
 
 /// The digits of a number, at the end of the buffer.
@@ -119,25 +120,25 @@ fn digits(mut number: u64, buffer: &mut [u8; MAX_DIGITS]) -> &[u8] {
     buffer.get(start..).unwrap_or_default()
 }
 
-/// The last one.
+/// The last digit of a number.
 fn digit(number: u64) -> u8 {
     b'0' + (number % 10).to_le_bytes()[0]
 }
 
-/// Cuts what is received into replies. None of their texts repeats the secret.
+/// Cuts received bytes into replies. None of their texts repeats the secret.
 ///
-/// Each byte is parsed once, in however many pieces a reply comes: arrays that are not complete yet are kept, and their elements
-/// are not looked at again. Nothing is allocated for what is announced and has not come.
+/// Each byte is parsed once, in however many pieces a reply arrives: incomplete arrays are kept, and their elements are
+/// not parsed again. Nothing is allocated for announced data that has not arrived.
 #[derive(Default)]
 pub(crate) struct ReplyReader {
     bytes: Vec<u8>,
-    /// Before this all bytes are parsed: they are in replies that were returned, or in `open`.
+    /// The number of bytes that are parsed: they are in replies that were returned, or in `open`.
     read: usize,
     /// The arrays that the next element belongs to, the outermost first.
     open: Vec<Open>,
-    /// The size of what is in `open`, in bytes as they came.
+    /// The size of what is in `open`, in bytes as received.
     kept: usize,
-    /// Up to here behind `read` the end of a line was looked for, and not found.
+    /// How far behind `read` the end of a line was looked for, and not found.
     scanned: usize,
     secret: Secret,
 }
@@ -170,7 +171,7 @@ impl ReplyReader {
     /// The next reply, once it is complete.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Cause> {
-        // The usual answers at once.
+        // The shortcut for the usual answers.
         if self.open.is_empty()
             && let Some((reply, length)) = usual(self.rest())
         {
@@ -180,8 +181,8 @@ impl ReplyReader {
         self.parse(None)
     }
 
-    /// As [`next`](ReplyReader::next), for a reply of any length. Of an array each element is given to `each` when it is complete,
-    /// and dropped then: the array that is returned is empty. An element that `each` refuses is an error.
+    /// Like [`next`](ReplyReader::next), for a reply of any length. Each element of an array is given to `each` when it
+    /// is complete, and dropped then: the array that is returned is empty. An element that `each` refuses is an error.
     pub(crate) fn next_by_element(&mut self, each: Each<'_>) -> Result<Option<Reply>, Cause> {
         self.parse(Some(each))
     }
@@ -213,7 +214,7 @@ impl ReplyReader {
         }
     }
 
-    /// Puts an element into its array. With the last element of the reply: that.
+    /// Puts an element into its array. Returns the reply if this was its last element.
     fn put(
         &mut self,
         mut reply: Reply,
@@ -242,18 +243,18 @@ impl ReplyReader {
         }
     }
 
-    /// So many bytes more are parsed. `scanned` counts from there.
+    /// Notes that this many more bytes are parsed. `scanned` counts from there.
     fn advance(&mut self, length: usize) {
         self.read += length;
         self.scanned = 0;
     }
 
-    /// What was received and is not parsed yet.
+    /// The received bytes that are not parsed yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.bytes.get(self.read..).unwrap_or_default()
     }
 
-    /// The next reply and its length, if it is a bulk and has come as a whole.
+    /// The next reply and its length, if it is a bulk and complete.
     pub(crate) fn bulk(&self) -> Option<(&[u8], usize)> {
         let next = if self.open.is_empty() {
             self.rest()
@@ -268,18 +269,18 @@ impl ReplyReader {
         self.rest().is_empty() && self.open.is_empty()
     }
 
-    /// What the texts must not repeat.
+    /// The secret that the texts must not repeat.
     pub(crate) fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Drops a part of the rest, which its reader understands by itself.
+    /// Drops a part of the rest, which the caller has parsed.
     pub(crate) fn skip(&mut self, length: usize) {
         self.advance(length.min(self.rest().len()));
     }
 }
 
-/// The first reply and its length, if it is a whole bulk.
+/// The first reply and its length, if it is a complete bulk.
 fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let rest = bytes.strip_prefix(b"$")?;
     let header = rest.get(..rest.len().min(MAX_NUMBER))?;
@@ -304,7 +305,7 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
     }
 }
 
-/// Where the first line ends. What was looked at in vain is not looked at again.
+/// Where the first line ends. Bytes that were searched in vain are not searched again.
 fn line_end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     let unscanned = bytes.get(*scanned..).unwrap_or_default();
     let end = unscanned.windows(2).position(|pair| pair == b"\r\n");
@@ -312,20 +313,20 @@ fn line_end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     tests::worked(end.unwrap_or(unscanned.len()));
     let end = end.map(|end| *scanned + end);
     if end.is_none() {
-        // The first byte of its end may be the last one here.
+        // The first byte of the line's end may be the last one here.
         *scanned = bytes.len().saturating_sub(1);
     }
     end
 }
 
-/// A reply, or the beginning of an array of so many elements.
+/// A reply, or the beginning of an array of this many elements.
 enum Element {
     Whole(Reply),
     Array(usize),
 }
 
-/// The first element in `bytes`, in arrays of this depth, and its length, once it is complete. Here the texts of servers enter:
-/// none of them repeats the `secret`. `scanned`: no line ends before.
+/// The first element in `bytes`, in arrays of this depth, and its length, once it is complete. Here the texts of
+/// servers enter: none of them repeats the `secret`. `scanned`: no line ends before.
 fn element(
     bytes: &[u8],
     depth: usize,
@@ -389,9 +390,9 @@ pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usiz
     Ok(reply.map(|reply| (reply, bytes.len() - reader.rest().len())))
 }
 
-/// What came is no Redis answer; its beginning shows people what it is.
+/// The cause for bytes that are not a Redis answer; their beginning shows people what they are.
 fn garbage(bytes: &[u8], secret: &Secret) -> Cause {
-    // Before it is cut off, where what is left of a password could not be recognised.
+    // The secret is cut before the text is shortened: the rest of a password could not be recognised.
     let start = bytes.get(..bytes.len().min(MAX_AROUND)).unwrap_or_default();
     let start = secret.cut(&String::from_utf8_lossy(start));
     let start: String = start.chars().take(16).collect();
@@ -519,7 +520,7 @@ mod tests {
         WORK.set(WORK.get() + bytes + 1);
     }
 
-    /// As a server of a Redis Cluster replies whose slots are scattered.
+    /// The reply of a Redis Cluster server if slots are scattered.
     fn ranges(count: usize) -> Vec<u8> {
         let mut bytes = format!("*{count}\r\n").into_bytes();
         let server = "*4\r\n$9\r\n127.0.0.1\r\n:7000\r\n$40\r\n0123456789012345678901234567890123456789\r\n*0\r\n";
@@ -530,7 +531,7 @@ mod tests {
         bytes
     }
 
-    /// All replies in these bytes, which come in pieces of this size.
+    /// All replies in these bytes, which arrive in pieces of this size.
     fn in_pieces(bytes: &[u8], size: usize) -> Vec<Reply> {
         let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
         for piece in bytes.chunks(size) {
@@ -625,7 +626,7 @@ mod tests {
             assert_eq!((reply, count), (Some(Reply::Array(Vec::new())), 16_384));
             assert!(reader.is_empty() && WORK.get() < 3 * bytes.len());
         }
-        // What is no array is a reply like any other, and an element may be refused.
+        // A reply that is not an array is like any other, and an element may be refused.
         let mut reader = ReplyReader::default();
         reader.push(b"-ERR no\r\n*1\r\n:1\r\n");
         let error = reader.next_by_element(&mut |_| false).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The commands of a lock, and what the replies to them mean.
+//! The commands of a lock, and the meaning of the replies to them.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -26,24 +26,25 @@ use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Question, Ttl};
 use crate::values::token::Token;
 
-/// What is done to a lock on every node.
+/// An action on a lock, carried out on every node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(Ttl),
     /// Acquire, or enter the queue, to be notified when the lock is free.
     AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
-    /// And what the key gets on a server that cannot compare times: no less than the holder was granted before.
+    /// Extend. The second ttl is for a server that cannot compare times: no less than the holder was granted before.
     Extend(Ttl, Ttl),
-    /// Not to last longer than this: its holder has given it up (rule R55).
+    /// Let the lock last no longer than this: its holder has given it up (rule R55).
     Shorten(Ttl),
     Release(Notify),
-    /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
+    /// Send the acquire's command once more, to nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
-    /// A number of at least this (rule R20).
+    /// Return a number of at least this (rule R20).
     Fence(u64),
-    /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or it is fair.
+    /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or the
+    /// leaving waiter is fair.
     Dequeue(Arc<Channel>, QueueTurn, bool),
-    /// Answer: this changes nothing.
+    /// Answer: nothing is changed.
     Ping,
 }
 
@@ -51,32 +52,32 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notify {
     First,
-    /// But not this process, which does not wait: if its name is left in the queue, and it ends now, no waiter
-    /// would be notified that the lock is free.
+    /// Notify the first, but not this process, which does not wait: if its name is left in the queue, and it ends now,
+    /// no waiter would be notified that the lock is free.
     FirstBut(Channel),
-    /// And reserve the lock for that waiter.
+    /// Notify the first, and reserve the lock for that waiter.
     FirstAndReserve(QueueTurn),
-    /// The lock was never held, or goes to a thread of this process.
+    /// Notify no waiter: the lock was never held, or goes to a thread of this process.
     None,
 }
 
-/// A lock as the nodes know it.
+/// A lock, and the nodes that may have it.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) shared: Arc<SharedKey>,
-    /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
-    /// failed acquire.
+    /// The nodes that the acquire was sent to, which may have the lock. The release goes to no others, except as the
+    /// undo of a failed acquire.
     pub(crate) sent_to: NodeSet,
-    /// The longest ttl that was asked for, as far as this process knows.
+    /// The longest ttl that was requested, as far as this process has seen.
     pub(crate) longest: Option<Ttl>,
 }
 
-/// What the copies of a key share. Each operation has one, and so has each node that is owed a release.
+/// The part that the copies of a key share. Each operation has a copy, and so has each node that is owed a release.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
-    /// What stands behind the token, on nodes that grant it.
+    /// The label, stored after the token on nodes that grant the lock.
     pub(crate) label: Option<Label>,
     pub(crate) kind: Kind,
 }
@@ -105,7 +106,7 @@ impl Key {
         }
     }
 
-    /// With another kind it shares nothing with the others.
+    /// The key with this kind. If the kind is new, the key shares nothing with its copies.
     pub(crate) fn of_kind(mut self, kind: Kind) -> Key {
         if self.kind != kind {
             Arc::make_mut(&mut self.shared).kind = kind;
@@ -113,17 +114,17 @@ impl Key {
         self
     }
 
-    /// For what is not about one lock on the resource: the token is of none.
+    /// A key for actions that are not about one lock on the resource: its token belongs to no lock.
     pub(crate) fn without_lock(resource: Arc<[u8]>) -> Key {
         Key::new(resource, Token::from_bytes([0; 20]), None)
     }
 
-    /// These nodes may have it.
+    /// Sets the nodes that may have the lock.
     pub(crate) fn sent_to(self, sent_to: NodeSet) -> Key {
         Key { sent_to, ..self }
     }
 
-    /// This ttl was asked for, too.
+    /// Notes that this ttl was requested, too.
     pub(crate) fn lasting(self, ttl: Ttl) -> Key {
         Key {
             longest: self.longest.max(Some(ttl)),
@@ -131,7 +132,7 @@ impl Key {
         }
     }
 
-    /// What it is on.
+    /// The names that the lock is on.
     pub(crate) fn names(&self) -> Names<'_> {
         let names = match &self.kind {
             Kind::Several { names, .. } => Some(names),
@@ -140,7 +141,7 @@ impl Key {
         (&self.resource, names)
     }
 
-    /// All that it is on.
+    /// All names that the lock is on, in one list.
     pub(crate) fn all_names(&self) -> Vec<Arc<[u8]>> {
         match &self.kind {
             Kind::Several { names, .. } => names.to_vec(),
@@ -213,12 +214,12 @@ impl Action {
         }
     }
 
-    /// Whether its holder has given the lock up.
+    /// Whether the holder has given the lock up.
     pub(crate) fn ends(&self) -> bool {
         matches!(self, Action::Release(_) | Action::Shorten(_))
     }
 
-    /// What must be shown before an answer counts. A key that is there was not lost; and a repair gives no vote.
+    /// The proof needed before an answer counts. A key that exists was not lost; and a repair gives no vote.
     pub(crate) fn needs(&self) -> Proof {
         match self {
             Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Proof::Witness,
@@ -227,7 +228,7 @@ impl Action {
         }
     }
 
-    /// Whether it also concerns other keys beside the lock than the counter, which it can do without.
+    /// Whether the action concerns keys beside the lock that it can do without, other than the counter.
     pub(crate) fn uses_companions(&self, kind: &Kind) -> bool {
         match self {
             Action::Release(notify) => *notify != Notify::None,
@@ -237,7 +238,7 @@ impl Action {
         }
     }
 
-    /// What it asks of a lock that is not plain.
+    /// The request to a node, for a lock that is not plain.
     fn ask(&self, key: &Key) -> Option<Ask> {
         match self {
             _ if key.kind.is_plain() => None,
@@ -325,7 +326,7 @@ impl Action {
         }
     }
 
-    /// The same without a script, as far as that goes: there is no queue.
+    /// Appends the command without a script, as far as possible: there is no queue.
     fn pack_natively(&self, key: &Key, prefix: &Prefix, delete: Delete, out: &mut Vec<u8>) {
         let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value());
         match (self, delete) {
@@ -354,7 +355,7 @@ impl Action {
         }
     }
 
-    /// What a node's reply to this action means, for this lock.
+    /// The vote in a node's reply to this action, for this lock.
     pub(crate) fn vote(&self, key: &Key, reply: Reply) -> Vote {
         let reply = match reply {
             Reply::Error(text) => Reply::Error(Secret::of_token(&key.token).cut(&text)),
@@ -375,7 +376,7 @@ impl Action {
                 Vote::Granted(0)
             }
             (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => Vote::Refused(None),
-            // Without scripts a node tells nothing of the holder.
+            // Without scripts a node reports nothing about the holder.
             (Action::AcquireOrEnqueue(..), Reply::Nil) => Vote::Refused(Some(LockInfo::default())),
             (Action::Release(_), Reply::Int(number @ 1..=2)) => {
                 Vote::Granted(number.unsigned_abs())
@@ -401,7 +402,7 @@ impl Action {
     }
 }
 
-/// The call of a script that is written.
+/// The call of a script that is being written.
 struct Call<'a> {
     by_hash: bool,
     resource: &'a [u8],
@@ -409,7 +410,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// If the key is missing. The most frequent command, so what never changes is one piece.
+    /// Sets the key if it is missing. This is the most frequent command, so its constant parts are written in one
+    /// piece.
     fn set(self, value: &[u8], ttl: Ttl) {
         self.out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
         resp::argument(self.out, self.resource);
@@ -438,7 +440,8 @@ impl Call<'_> {
         self.script(script, keys, &args, turn);
     }
 
-    /// The keys are the lock and its companions, in this order; the last argument is a number where there is one.
+    /// Calls a script. The keys are the lock and its companions, in this order; the last argument is an optional
+    /// number.
     fn script(self, script: Script, companions: &[Companion], args: &[&[u8]], last: Option<u64>) {
         let Call {
             by_hash,
@@ -597,7 +600,7 @@ mod tests {
                 assert_eq!(packed, expected.get_packed_command());
             }
         }
-        // Only what a node keeps has the label.
+        // Only the value that a node stores has the label.
         let label = Label::parse(b"web-3:4711");
         let labelled = Key::new(key.resource.clone(), key.token, label);
         let packed = |action: &Action, key: &Key| {

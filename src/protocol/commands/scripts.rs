@@ -1,20 +1,20 @@
 //! The scripts that run on a server, from the files in `scripts/`.
 //!
 //! A script compares and acts in one step. Scripts are loaded when a connection is set up, and called by their hashes;
-//! by their texts where that failed, is not permitted, or the server has dropped them.
+//! or by their texts if loading failed or is not permitted, or if the server has dropped them.
 //!
-//! A server gets them without comments and indentation. In these files a comment has a line of its own.
+//! The scripts are sent without comments and indentation. In these files a comment has a separate line.
 
 use crate::protocol::commands::sha1::sha1;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Script {
     pub(crate) text: &'static [u8],
-    /// SHA-1 of the text.
+    /// The SHA-1 of the text.
     pub(crate) hash: &'static [u8],
 }
 
-/// One script, of one or more files.
+/// One script, from one or more files.
 macro_rules! script {
     ($($file:literal),+) => {{
         const SOURCE: &[u8] =
@@ -35,7 +35,7 @@ pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "acquire", "enque
 pub(crate) const ACQUIRE_IN_ORDER: Script =
     script!("queue", "enqueue", "acquire_in_order", "lock_info");
 
-// Of permits.
+// For permits.
 pub(crate) const ACQUIRE_PERMIT: Script = script!(
     "members",
     "notify",
@@ -48,7 +48,7 @@ pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
 pub(crate) const RELEASE_MEMBER: Script = script!("members", "notify", "release_member");
 pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
 pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
-// Of readers and writers.
+// For readers and writers.
 pub(crate) const ACQUIRE_READ: Script = script!(
     "members",
     "notify",
@@ -65,7 +65,7 @@ pub(crate) const ACQUIRE_WRITE: Script = script!(
     "joined",
     "acquire_write"
 );
-// Of writers, and of locks on several names.
+// For writers, and for locks on several names.
 pub(crate) const ACQUIRE_NAMES: Script =
     script!("notify", "join", "enqueue", "joined", "acquire_names");
 pub(crate) const EXTEND_NAMES: Script = script!("names", "extend_names");
@@ -74,7 +74,7 @@ pub(crate) const LEAVE: Script = script!("notify", "leave");
 pub(crate) const REFILL_NAMES: Script = script!("names", "refill_names");
 pub(crate) const FENCE_NAMES: Script = script!("names", "fence_names");
 
-/// Those that are loaded.
+/// The scripts that are loaded when a connection is set up.
 pub(crate) const SCRIPTS: [Script; 7] = [
     RELEASE_AND_NOTIFY,
     RELEASE,
@@ -85,7 +85,7 @@ pub(crate) const SCRIPTS: [Script; 7] = [
     ACQUIRE_IN_ORDER,
 ];
 
-/// Those that a connection loads with their first call, which has their text: programs with plain locks never do.
+/// The scripts that a connection loads with their first call, which has their text: programs with plain locks never do.
 pub(crate) const LATER: [Script; 13] = [
     ACQUIRE_PERMIT,
     EXTEND_MEMBER,
@@ -103,23 +103,23 @@ pub(crate) const LATER: [Script; 13] = [
 ];
 
 impl Script {
-    /// Its place among [`LATER`], if it is one of those.
+    /// The place of the script among [`LATER`], if it is one of those.
     pub(crate) fn later(self) -> Option<usize> {
         LATER.iter().position(|later| later.hash == self.hash)
     }
 }
 
-/// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
+/// The script of [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
 pub(crate) const INSPECT: Script = script!("inspect");
 
-/// Shows whether scripts can be run at all. It needs no key.
+/// A script that needs no key and shows whether scripts can be run at all.
 pub(crate) const TRIAL: Script = Script {
     text: b"return 1",
     hash: &sha1(b"return 1"),
 };
 
-/// The lines of `source` without indentation, comments and blank lines: as many bytes as fit, and how many there are.
-// The compiler runs it: an index out of bounds does not compile.
+/// The lines of `source` without indentation, comments and blank lines: the bytes that fit, and how many there are.
+// The compiler runs this: an index out of bounds does not compile.
 #[allow(clippy::indexing_slicing)]
 const fn strip<const N: usize>(source: &[u8]) -> ([u8; N], usize) {
     let (mut text, mut length) = ([0; N], 0);
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// A server's answer to SCRIPT LOAD is compared with them in `net/differential.rs`.
+    /// The replies to SCRIPT LOAD are compared with these hashes in `proof/differential.rs`.
     #[test]
     fn no_two_scripts_have_the_same_hash() {
         let all = SCRIPTS.iter().chain(&LATER);

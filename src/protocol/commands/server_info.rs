@@ -1,4 +1,4 @@
-//! What a server says of itself in INFO and HELLO.
+//! The fields of a server's INFO and HELLO.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::resp::Reply;
 
-/// The oldest server that can set a key with a ttl where there is none in one step.
+/// The oldest server that can set a missing key with a ttl in one step.
 const OLDEST: [u32; 3] = [2, 6, 12];
-/// The fields that are shown as they are.
+/// The fields whose values are shown.
 const SHOWN: [&str; 3] = ["redis_version", "valkey_version", "maxmemory_policy"];
 
-/// The text that INFO gives.
+/// The text of INFO.
 #[derive(Clone)]
 pub(crate) struct ServerInfo(String);
 
@@ -42,12 +42,12 @@ impl ServerInfo {
         self.get(field)?.parse().ok()
     }
 
-    /// It changes with each start of the server.
+    /// The run id, which changes with each start of the server.
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.get("run_id")
     }
 
-    /// Whole seconds; none where the server's clock was set back to before its start, which makes them negative.
+    /// Whole seconds. Zero if the server's clock was set back to before its start, which makes them negative.
     pub(crate) fn uptime(&self) -> Option<Duration> {
         let seconds: i128 = self.get("uptime_in_seconds")?.parse().ok()?;
         let seconds = u64::try_from(seconds.max(0)).ok()?;
@@ -60,7 +60,7 @@ impl ServerInfo {
     }
 
     pub(crate) fn role(&self) -> Option<&'static str> {
-        // Valkey has names of its own, and those of Redis in its older versions.
+        // Valkey has different names, and in its older versions those of Redis.
         let mode = self.get("redis_mode").or_else(|| self.get("server_mode"));
         match (mode, self.get("role")) {
             (Some("cluster"), _) => Some("cluster"),
@@ -81,7 +81,7 @@ impl ServerInfo {
     }
 }
 
-/// A field of INFO that is given exactly once: where it is given twice, nothing is known.
+/// The value of a field that INFO has exactly once. A field that occurs twice is ignored.
 pub(crate) fn value<'a>(info: &'a str, field: &str) -> Option<&'a str> {
     let lines = info.lines();
     let mut values = lines.filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -89,7 +89,7 @@ pub(crate) fn value<'a>(info: &'a str, field: &str) -> Option<&'a str> {
     Some(value.trim())
 }
 
-/// What keeps a server from being a node (rule R39).
+/// The role that keeps a server from being a node (rule R39).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Replica,
@@ -97,7 +97,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// By the fields and values that HELLO gives. Nothing for a master, and where it is not known.
+    /// The role in the fields and values of HELLO. `None` for a master, or if the role is unknown.
     pub(crate) fn of_hello(fields: &[Reply]) -> Option<Role> {
         let value = |field: &[u8]| {
             let mut pairs = fields.chunks_exact(2);
@@ -120,7 +120,7 @@ impl ServerInfo {
         ServerInfo::new(text.as_bytes(), &Secret::default())
     }
 
-    /// With another value of a field.
+    /// A copy with another value of a field.
     pub(crate) fn with(&self, field: &str, value: &str) -> ServerInfo {
         let line = |value: &str| format!("{field}:{value}\n");
         let old = line(self.get(field).unwrap());
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// As its INFO has it.
+    /// The fields are those of Valkey's INFO.
     #[test]
     fn valkey_is_understood_too() {
         let info =
@@ -203,7 +203,7 @@ mod tests {
             ),
             (&["role", "slave"], Some(Role::Replica)),
             (&["mode", "sentinel"], Some(Role::Sentinel)),
-            // A value is no field.
+            // A value is not a field.
             (&["server", "role", "replica", "master"], None),
             (&[], None),
         ] {

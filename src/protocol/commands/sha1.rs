@@ -1,7 +1,7 @@
-//! SHA-1, by which Redis names scripts. The compiler computes the names: nothing of it is in a program.
+//! SHA-1, by which Redis names scripts. The compiler computes the names: none of this code is in a program.
 
-/// In hexadecimal digits.
-// The compiler runs it: an index out of bounds does not compile.
+/// The SHA-1 of `text` in hexadecimal digits.
+// The compiler runs this: an index out of bounds does not compile.
 #[allow(clippy::indexing_slicing)]
 pub(crate) const fn sha1(text: &[u8]) -> [u8; 40] {
     let mut state = [
@@ -11,7 +11,7 @@ pub(crate) const fn sha1(text: &[u8]) -> [u8; 40] {
         0x1032_5476,
         0xC3D2_E1F0,
     ];
-    // Behind the text: 0x80, zeros, and its length in bits, in eight bytes.
+    // The text is followed by 0x80, zeros, and its length in bits, in eight bytes.
     let mut block = 0;
     while block < text.len() + 9 {
         let mut words = [0_u32; 80];
@@ -43,7 +43,7 @@ pub(crate) const fn sha1(text: &[u8]) -> [u8; 40] {
     digits
 }
 
-/// One block.
+/// The state after one more block.
 #[allow(clippy::indexing_slicing)]
 const fn mix(state: [u32; 5], mut words: [u32; 80]) -> [u32; 5] {
     let [mut a, mut b, mut c, mut d, mut e] = state;

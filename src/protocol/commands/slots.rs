@@ -1,5 +1,5 @@
-//! Which server of a Redis Cluster has a key. A Cluster has 16384 slots, a key is in one of them, and a master has the
-//! keys of its slots.
+//! Which server of a Redis Cluster owns a key. A Cluster has 16384 slots, a key is in one of them, and a master owns
+//! the keys of its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
 
-/// How many there are.
+/// The number of slots.
 pub(crate) const SLOTS: u16 = 16384;
 
-/// No Cluster has more servers.
+/// The maximum number of servers of a Cluster.
 const MOST_SERVERS: usize = 16384;
 
-/// Where a server is: host and port.
+/// The address of a server: host and port.
 pub(crate) type Endpoint = (String, u16);
 
 /// The slot of a key, by its tag if it has one.
@@ -30,17 +30,17 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// Which server has which slots.
+/// The server that owns each slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Map {
     masters: Vec<Endpoint>,
     replicas: Vec<Endpoint>,
-    /// By their last slot: the first one, and the index of the master.
+    /// By the last slot of each range: the first one, and the index of the master.
     ranges: BTreeMap<u16, (u16, usize)>,
 }
 
 impl Map {
-    /// By the reply to CLUSTER SLOTS of a server of this host. `None`: it is something else.
+    /// Reads the reply to CLUSTER SLOTS of a server of this host. `None`: the reply is something else.
     #[cfg(test)]
     pub(crate) fn of(reply: &Reply, asked: &str) -> Option<Map> {
         let Reply::Array(all) = reply else {
@@ -59,7 +59,7 @@ impl Map {
         })
     }
 
-    /// The master that has a slot, if one does.
+    /// The master that owns a slot, if one does.
     pub(crate) fn master(&self, slot: u16) -> Option<&Endpoint> {
         let (_, (first, master)) = self.ranges.range(slot..).next()?;
         self.masters.get(*master).filter(|_| *first <= slot)
@@ -81,7 +81,7 @@ impl Map {
         slots.into_iter().flatten()
     }
 
-    /// How many slots no server has.
+    /// The number of slots that no server owns.
     pub(crate) fn missing(&self) -> usize {
         let ranges = self.ranges.iter();
         let served = ranges.map(|(last, (first, _))| {
@@ -90,7 +90,7 @@ impl Map {
         usize::from(SLOTS).saturating_sub(served.sum())
     }
 
-    /// A server has said that this one has the slot now.
+    /// Notes that a server has named this one as the slot's owner.
     pub(crate) fn moved(&mut self, slot: u16, to: Endpoint) {
         if self.master(slot) == Some(&to) {
             return;
@@ -113,17 +113,17 @@ impl Map {
         (range.0 <= slot).then_some((*last, *range))
     }
 
-    /// Keys that the witness may have on the master that has this slot: names in its slots, the usual one first. `plain`:
-    /// what it is on a server by itself.
+    /// Keys that the witness may have on the master that owns this slot: names in its slots, the usual one first.
+    /// `plain`: the key on a server outside a Cluster.
     pub(crate) fn witnesses<'a>(
         &'a self,
         slot_of: u16,
         plain: &'a [u8],
     ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        // By the locks' prefix, and then all of them are in its slot.
+        // The locks' prefix may have a tag, and then all of them are in its slot.
         let only = tag(plain).map(|_| plain.to_vec());
         let master = self.master(slot_of);
-        // Each slot is that of one of these numbers, as a test shows.
+        // Each slot is the slot of one of these numbers, as a test shows.
         let tags = 0..if only.is_some() { 0 } else { MOST_TAGS };
         let keys = tags.map(move |n| tagged(plain, n));
         let keys = keys.filter(move |key| master.is_none() || self.master(slot(key)) == master);
@@ -131,7 +131,7 @@ impl Map {
     }
 }
 
-/// A map as it is read from the reply to CLUSTER SLOTS, range by range.
+/// A map that is being read from the reply to CLUSTER SLOTS, range by range.
 pub(crate) struct Ranges<'a> {
     map: Map,
     /// The host of the server that was asked.
@@ -140,12 +140,12 @@ pub(crate) struct Ranges<'a> {
     replicas: Indices,
 }
 
-/// By host and port.
+/// The indices of servers, by host and port.
 #[derive(Default)]
 struct Indices(BTreeMap<String, BTreeMap<u16, usize>>);
 
 impl Indices {
-    /// The place of a server in this list, to which it is added if it is not there yet.
+    /// The index of a server in this list, to which it is added if it is not there yet.
     fn of(&mut self, (host, port): (&str, u16), all: &mut Vec<Endpoint>) -> usize {
         let mut add = || {
             all.push((host.to_owned(), port));
@@ -172,7 +172,7 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// False: it is no range.
+    /// Adds a range. False: the reply is not a range.
     pub(crate) fn add(&mut self, range: &Reply) -> bool {
         self.added(range).is_some()
     }
@@ -202,10 +202,10 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// For each combination of masters that have the same slots, one of each Cluster, one of these slots. Where a Cluster has no
-/// server for some slots, these are as those of one more master.
+/// One slot for each combination of masters, one of each Cluster, that own the same slots. If a Cluster has no server
+/// for some slots, these count as slots of one more master.
 pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
-    // Between two of these no master changes.
+    // No master changes between two of these.
     let bounds = maps.iter().flat_map(|map| {
         let ranges = map.ranges.iter();
         ranges.flat_map(|(last, (first, _))| [*first, last.saturating_add(1)])
@@ -232,20 +232,20 @@ pub(crate) fn is_witness(key: &[u8]) -> bool {
     in_braces(key).map_or_else(|| key.ends_with(WITNESS), |key| key.ends_with(WITNESS))
 }
 
-/// All slots have a number below.
+/// The number of tags that is enough for all slots.
 pub(crate) const MOST_TAGS: u32 = 1 << 18;
 
-/// A name in the slot of this number.
+/// The name with this number as its tag.
 pub(crate) fn tagged(name: &[u8], n: u32) -> Vec<u8> {
     [name, format!(":{{{n}}}").as_bytes()].concat()
 }
 
-/// What is said of a Cluster that has no server for some slots.
+/// The message about a Cluster that has no server for some slots.
 pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
 }
 
-/// Where a server is, by its entry. Without a host it is that of the server that was asked.
+/// The address in a server's entry. Without a host it is that of the server that was asked.
 fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     let Reply::Array(entry) = entry else {
         return None;
@@ -265,19 +265,19 @@ fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     Some((host, u16::try_from(*port).ok()?))
 }
 
-/// What a server says that does not have a key.
+/// The error of a server that does not have a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
-    /// Another one has its slot.
+    /// Another server owns the slot.
     Moved(Endpoint),
-    /// The slot is being moved, and another one has the key.
+    /// The slot is being moved, and another server has the key.
     Asks(Endpoint),
     /// The slot is being moved, and each of the two has some of the command's keys.
     Torn,
 }
 
 impl Elsewhere {
-    /// What is said of this slot, by the text of an error of a server of this host.
+    /// Reads the text of an error about this slot from a server of this host.
     pub(crate) fn of(error: &str, slot: u16, asked: &str) -> Option<Elsewhere> {
         let endpoint = || {
             let mut words = error.split(' ').skip(1);
@@ -334,7 +334,7 @@ mod tests {
         master.map_or_else(|| "-".into(), |(host, port)| format!("{host}:{port}"))
     }
 
-    /// By the specification of Redis Cluster, and by CLUSTER KEYSLOT.
+    /// The expected slots follow the specification of Redis Cluster, and CLUSTER KEYSLOT.
     #[test]
     fn a_key_is_in_the_slot_of_its_tag() {
         for (key, expected) in [
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(combinations(std::slice::from_ref(&one)), [0, 100]);
         // a and x, b and x, b and y, a and y.
         assert_eq!(combinations(&[one.clone(), two]), [0, 100, 150, 200]);
-        // The other has no server for most of them.
+        // The other Cluster has no server for most of them.
         let some = of(&[(50, 149, "x")]);
         assert_eq!(combinations(std::slice::from_ref(&some)), [0, 50]);
         assert_eq!(combinations(&[one, some]), [0, 50, 100, 150]);
@@ -419,10 +419,10 @@ mod tests {
             1,
             vec![server(Reply::Int(1), 1)],
         )]));
-        // A server that has just joined knows of none.
+        // A server that has just joined reports no slots.
         let empty = Map::of(&Reply::Array(vec![]), "h").unwrap();
         assert_eq!((empty.missing(), empty.master(3)), (16384, None));
-        // The wrong way round it is no range, and nothing panics.
+        // A reversed range is not a range, and nothing panics.
         let reversed = Reply::Array(vec![range(9, 3, vec![server(bulk("a"), 1)])]);
         let reversed = Map::of(&reversed, "h").unwrap();
         assert_eq!((reversed.missing(), reversed.master(5)), (16384, None));

@@ -1,39 +1,39 @@
-//! What a node's answer to an action is worth.
+//! Votes: the meaning of a node's answer to an action.
 
 use crate::errors::error::Cause;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::mutants::{Mutant, mutant};
 
-/// A release has notified a waiter in another process.
+/// The number returned by a release that has notified a waiter in another process.
 pub(crate) const NOTIFIED: u64 = 2;
 
-/// What must be shown before an answer counts.
+/// The proof needed before an answer counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Proof {
     #[default]
     None,
-    /// That the server is the same.
+    /// The server is the same.
     Look,
-    /// And that it has the witness.
+    /// The server is the same, and has the witness.
     Witness,
 }
 
 pub(crate) enum Vote {
-    /// With the number that a fencing token may become, or what a release returns: [`NOTIFIED`] or not.
+    /// The number may become a fencing token, or is the result of a release: [`NOTIFIED`] or not.
     Granted(u64),
-    /// With what a node knows of the lock, if the process has entered its queue.
+    /// The node's report on the lock, if the process has entered its queue.
     Refused(Option<LockInfo>),
     /// The name is in other use.
     OtherUse(OtherUse),
-    /// The server answered with an error; it may well do `later` what it refused.
+    /// The server returned an error. `later`: it may well carry out the command later.
     Failed { cause: Cause, later: bool },
-    /// This connection is of no use any more.
+    /// This connection is no longer usable.
     Sever(Cause),
 }
 
 impl Vote {
-    /// `several`: the lock is on several names.
+    /// The vote of an error. `several`: whether the lock is on several names.
     pub(crate) fn of_error(text: String, several: bool) -> Vote {
         let meaning = Meaning::of(&text);
         let cause = match meaning {
@@ -51,7 +51,7 @@ impl Vote {
     }
 }
 
-/// What else stands in a name's place.
+/// The other use of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OtherUse {
     Lock,
@@ -61,7 +61,7 @@ pub(crate) enum OtherUse {
 }
 
 impl OtherUse {
-    /// What a script answers.
+    /// Reads a script's answer.
     pub(crate) fn of(answer: i64) -> Option<OtherUse> {
         match answer {
             -1 => Some(OtherUse::Lock),
@@ -72,7 +72,7 @@ impl OtherUse {
         }
     }
 
-    /// What the name is.
+    /// A phrase that describes the use of the name.
     pub(crate) fn text(self) -> &'static str {
         match self {
             OtherUse::Lock => "is in use as a lock",

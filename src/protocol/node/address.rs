@@ -1,52 +1,52 @@
 //! Whether a connection still leads to the node's master (rule R43).
 //!
-//! Where a directory names the master, another server may be the master long before the one before learns it, and that one
-//! goes on granting locks. So what it grants counts only if the directory has confirmed the address lately.
+//! If a directory names the master, another server may have become the master long before the previous one learns of it
+//! and stops granting locks. So a grant counts only if the directory has confirmed the address lately.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Cause;
 
-/// The directory is asked when its last word is older.
+/// The age of the directory's last answer at which it is asked again.
 const ASK: Duration = Duration::from_secs(1);
-/// No longer than this its last word holds.
+/// How long the directory's last answer is trusted.
 const HOLDS: Duration = Duration::from_secs(2);
-/// And no longer than this that of a master of a Redis Cluster that has named another server: both words together hold no longer
-/// than the margin of the restart guard, with two seconds in which the others learn of a failover.
+/// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
+/// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
 pub(crate) const NAMED: Duration = Duration::from_secs(1);
 
-/// Between two questions.
+/// The pause between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the directory has named.
+/// The master that a directory has named.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundMaster {
-    /// As it may be shown.
+    /// The address in a form that may be shown.
     pub(crate) address: Arc<str>,
     /// When the directory was asked.
     pub(crate) at: Instant,
 }
 
-/// A directory's word on an address: whether the master is there, or why it is not.
+/// A directory's answer about an address: whether the master is there, or why not.
 #[derive(Debug)]
 pub(crate) struct LastWord {
     pub(crate) answer: Result<(), Cause>,
-    /// When the servers were asked that it relies on.
+    /// When the servers that the answer relies on were asked.
     pub(crate) at: Instant,
 }
 
-/// What is known of the address of a connection.
+/// The state of a connection's address.
 #[derive(Debug, Default)]
 pub(crate) struct Address {
-    /// `None`: no directory has named it, and none confirms it.
+    /// `None`: no directory has named the address, and none confirms it.
     found: Option<FoundMaster>,
-    /// When the directory was asked last, and whether it has not answered yet.
+    /// When the directory was last asked, and whether its answer is pending.
     asked: Option<Instant>,
     asking: bool,
-    /// The node has another master.
+    /// Set if the node has another master.
     moved: Option<Cause>,
-    /// The last word is too old.
+    /// Whether the last answer is too old.
     unconfirmed: bool,
 }
 
@@ -58,19 +58,19 @@ impl Address {
         }
     }
 
-    /// Looks whether the last word holds.
+    /// Updates whether the last answer is still trusted.
     pub(crate) fn update(&mut self, now: Instant) {
         if let Some(found) = &self.found {
             self.unconfirmed = now > found.at + HOLDS;
         }
     }
 
-    /// Whether the address was not confirmed lately, as of the last update.
+    /// Whether the last answer was too old at the last update.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.unconfirmed
     }
 
-    /// Whether the directory is to be asked, if the node is in use.
+    /// Whether to ask the directory, if the node is in use.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let old = self
             .found
@@ -80,7 +80,7 @@ impl Address {
         old && paused && !self.asking && self.moved.is_none()
     }
 
-    /// The directory is asked now for this address.
+    /// Notes that the directory is asked now. Returns the address to ask about.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<FoundMaster> {
         (self.asked, self.asking) = (Some(now), true);
         self.found
@@ -88,10 +88,10 @@ impl Address {
             .map(|found| FoundMaster { at: now, ..found })
     }
 
-    /// The directory's word on the question of that time. An answer that is older than the last word says nothing: it may be
-    /// that of a question of another thread.
+    /// Notes the directory's answer to the question of that time. An answer older than the last one means nothing: it
+    /// may belong to another thread's question.
     pub(crate) fn answered(&mut self, asked: Instant, word: Option<LastWord>) {
-        // It may have been asked for the connection before.
+        // The question may have been about the previous connection.
         if self.asked != Some(asked) {
             return;
         }
@@ -106,7 +106,7 @@ impl Address {
         }
     }
 
-    /// Why the connection is to be ended, if it is.
+    /// Takes the reason to end the connection, if there is one.
     pub(crate) fn take_moved(&mut self) -> Option<Cause> {
         self.moved.take()
     }

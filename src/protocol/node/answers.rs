@@ -1,21 +1,20 @@
 //! Which server is the master, by the answers of those that were asked (rule R43).
 //!
-//! Sentinels, or servers of a Redis Cluster, are asked at once. Their answers are weighed here; how they are asked is no
-//! concern of this file.
+//! Sentinels, or servers of a Redis Cluster, are asked at once. This file weighs their answers; it does not ask.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 
-/// How long a thread waits for the answer to a question of another one's.
+/// How long a thread waits for the answer to another thread's question.
 const FRESH: Duration = Duration::from_millis(700);
 /// How long a question lasts: a later answer is too old to be used.
 pub(crate) const LASTS: Duration = Duration::from_secs(2);
-/// A question that is not over this long after its end hangs in the resolution of a name.
+/// A question that outlasts its end by this long hangs in the resolution of a name.
 const HANGS: Duration = Duration::from_secs(1);
-/// The threads that ask one server at the same time. Only one that hangs makes room for no other.
+/// The maximum number of threads that ask one server at the same time. Only a thread that hangs keeps its place.
 const MAX_QUESTIONS: usize = 4;
-/// A server that has answered this long before a question is slow, where it does not answer that one.
+/// A server that answered within this time before a question, but does not answer that question, is slow.
 const LATELY: Duration = Duration::from_millis(850);
 
 /// One server's answer. `A`: an address.
@@ -34,7 +33,7 @@ pub(crate) enum Word<A> {
 #[derive(Debug)]
 pub(crate) struct Answers<A>(Vec<(Word<A>, Instant)>);
 
-/// The answers taken together. `at`: when the servers were asked that it relies on.
+/// The verdict of all answers. `at`: when the servers that it relies on were asked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Belief<'a, A> {
     Named { master: &'a A, at: Instant },
@@ -43,7 +42,7 @@ pub(crate) enum Belief<'a, A> {
 }
 
 impl<A: PartialEq> Answers<A> {
-    /// Nothing has been heard of these servers yet.
+    /// Answers of this many servers, none of which has answered yet.
     pub(crate) fn of(servers: usize, now: Instant) -> Answers<A> {
         let none = || match mutant(Mutant::UnaskedIsSilent) {
             true => Word::Silent,
@@ -52,14 +51,15 @@ impl<A: PartialEq> Answers<A> {
         Answers((0..servers).map(|_| (none(), now)).collect())
     }
 
-    /// The server was asked then. An answer counts from its question on, however late it came.
+    /// Notes a server's answer to a question of that time. The answer counts from its question on, however late it
+    /// arrived.
     pub(crate) fn hear(&mut self, server: usize, word: Word<A>, asked: Instant) {
         if let Some(place) = self.0.get_mut(server) {
             *place = (word, asked);
         }
     }
 
-    /// The addresses that are named, each with the servers that name it.
+    /// Each server that names a master, with the address of that master.
     pub(crate) fn named(&self) -> impl Iterator<Item = (usize, &A)> {
         let words = self.0.iter().enumerate();
         words.filter_map(|(server, (word, _))| match word {
@@ -68,9 +68,9 @@ impl<A: PartialEq> Answers<A> {
         })
     }
 
-    /// The master, if more than half name it of those servers that name one, or might. Silence, if each server was asked, and
-    /// none could be reached: for another master a majority of them is needed. A verdict other than `Unknown` does not change
-    /// with the answers that are still to come.
+    /// The master, if more than half of the servers that name one, or might, name it. Silence, if each server was
+    /// asked, and none could be reached: another master needs a majority of them. A verdict other than `Unknown` does
+    /// not change with pending answers.
     pub(crate) fn verdict(&self) -> Belief<'_, A> {
         let is = |which: fn(&Word<A>) -> bool| self.0.iter().filter(move |(word, _)| which(word));
         if is(|word| *word != Word::Silent).next().is_none() {
@@ -99,22 +99,22 @@ impl<A: PartialEq> Answers<A> {
     }
 }
 
-/// The questions to one server that are under way, each with when it began and what leads to its answer; and what was heard last.
+/// The questions to one server that are under way, each with its start and the way to its answer; and the last answer.
 #[derive(Debug)]
 pub(crate) struct Questions<T> {
     under_way: Vec<(Instant, T)>,
-    /// When the server was asked, and when it answered.
+    /// When the server was asked, when it answered, and the way to that answer.
     heard: Option<(Instant, Instant, T)>,
 }
 
-/// What a thread does that wants to know what a server answers.
+/// The next step of a thread that needs a server's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextQuestion<T> {
-    /// It waits for the answer to a question that began then.
+    /// Wait for the answer to a question that began then.
     Wait(Instant, T),
-    /// It asks the server itself, in a thread of its own.
+    /// Ask the server, in a separate thread.
     Begin(T),
-    /// Too many questions are under way: the server is not asked.
+    /// Do not ask: too many questions are under way.
     Full,
 }
 
@@ -141,7 +141,7 @@ impl<T: Clone> Questions<T> {
         NextQuestion::Begin(answer)
     }
 
-    /// A question is over, or its thread could not be started. `answered`: the server is there.
+    /// Ends a question that is over, or whose thread could not be started. `answered`: whether the server is there.
     pub(crate) fn end(&mut self, is_it: impl Fn(&T) -> bool, answered: bool, now: Instant) {
         for (asked, answer) in self.under_way.extract_if(.., |(_, answer)| is_it(answer)) {
             if answered {
@@ -150,14 +150,14 @@ impl<T: Clone> Questions<T> {
         }
     }
 
-    /// What a slow server has answered to a question before that of this time, and when that began.
+    /// A slow server's answer to a question before the one of this time, and when that earlier question began.
     pub(crate) fn lately(&self, begun: Instant) -> Option<(Instant, &T)> {
         let heard = self.heard.as_ref();
         let lately = heard.filter(|(_, heard, _)| *heard + LATELY >= begun);
         lately.map(|(asked, _, answer)| (*asked, answer))
     }
 
-    /// Whether the server's name is not resolved, and was not for longer than any question takes.
+    /// Whether the server's name has been unresolved for longer than any question takes.
     pub(crate) fn hang(&self, now: Instant) -> bool {
         let hangs = |(asked, _): &(Instant, T)| now > *asked + LASTS + HANGS;
         self.under_way.iter().any(hangs)
@@ -171,7 +171,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Each server is asked a millisecond after the one before. `.`: it was not asked.
+    /// Each server is asked a millisecond after the previous one. `.`: the server was not asked.
     fn answers(words: &str, zero: Instant) -> Answers<char> {
         let mut answers = Answers::of(words.len(), zero);
         for (at, word) in words.chars().enumerate() {
@@ -187,7 +187,7 @@ mod tests {
         answers
     }
 
-    /// The name, or the word for all servers; and the server whose time counts.
+    /// The answers, the expected verdict, and the server whose time counts.
     const TABLE: &[(&str, char, u32)] = &[
         // A majority of those that name one, or might.
         ("aab", 'a', 0),
@@ -200,11 +200,11 @@ mod tests {
         ("ab", '.', 0),
         ("aabb", '.', 0),
         ("a", 'a', 0),
-        // One alone: the others are dead, or know no master of that name.
+        // One alone: the others are dead, or have no master of that name.
         ("a--", 'a', 0),
         ("-a?", 'a', 1),
         ("??a", 'a', 2),
-        // The others may know better: they were not asked, or refuse to say.
+        // The others may have a better answer: they were not asked, or refuse to answer.
         ("a..", '.', 0),
         ("a.-", '.', 0),
         ("a!-", '.', 0),
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// In any order, and whatever the rest answers.
+    /// Whatever the order, and whatever the other servers answer.
     #[test]
     fn a_verdict_stays_when_more_answers_come() {
         let zero = crate::values::clock::instant();

@@ -1,4 +1,4 @@
-//! Owed to a node of a lock that its holder has given up.
+//! Debts to a node for a lock that its holder has given up.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::quorum::Ttl;
 
-/// For how long a debt is repeated that is refused, where the ttl of a lock is not known, which another process has acquired.
+/// How long a refused debt is repeated if the ttl is unknown because another process acquired the lock.
 const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Owed to a node of one lock: its release, or, where the lock is left for a time, that it is shortened to a point in time
+/// A debt to a node for one lock: its release or, if the lock is left for a time, its shortening to a point in time
 /// (rule R55).
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
     left_until: Option<Instant>,
-    /// When the key has ended. Known once the server has answered: it has read all that could prolong the lock.
+    /// When the key has ended. Set once the server has answered: it has read all that could prolong the lock.
     ends: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl Debt {
         }
     }
 
-    /// The action that the node is sent now: a shortening leaves the rest of its time, and is a release once that is over.
+    /// The action to send now: a shortening leaves the rest of its time, and becomes a release once that is over.
     pub(crate) fn due(&mut self, now: Instant) -> Action {
         let left = |until: Instant| match mutant(Mutant::LateShorteningBeginsAnew) {
             true => self.key.longest.map(Ttl::duration),
@@ -52,7 +52,7 @@ impl Debt {
         }
     }
 
-    /// The action that was sent, as far as that decides how its reply is read.
+    /// The action that was sent, as far as it decides how its reply is read.
     pub(crate) fn sent(&self) -> Action {
         match self.left_until {
             Some(_) => Action::Shorten(Ttl::MIN),
@@ -60,7 +60,8 @@ impl Debt {
         }
     }
 
-    /// The server has refused it for now: until when the key can be there. An allowance for its clock is included.
+    /// Notes that the server has refused the debt for now, and until when the key can exist. An allowance for the
+    /// server's clock is included.
     pub(crate) fn refused(&mut self, now: Instant) {
         let longest = self.key.longest.map_or(UNKNOWN_TTL, Ttl::duration);
         let drift = longest / 100 + Duration::from_millis(2);

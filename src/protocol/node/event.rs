@@ -1,4 +1,4 @@
-//! What happens to the nodes, for the log and the observer.
+//! Events of the nodes, for the log and the observer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ const MAX_EVENTS: usize = 1000;
 #[derive(Debug)]
 pub(crate) enum NodeEvent {
     Away(Arc<Cause>),
-    /// How many releases for it were dropped, and whether it is another server.
+    /// The number of releases dropped for the node, and whether it is another server.
     Back(u64, bool),
-    /// Its server may have forgotten locks.
+    /// The node's server may have forgotten locks.
     Quarantined(Duration, bool),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
-    /// What its server does not do, or not for this user. Its votes are as good.
+    /// A capability that the server or this user lacks. It does not affect votes.
     Lacks(Lack),
-    /// About a resource, and not about the node's votes.
+    /// A notice about a resource, not about the node's votes.
     Notice(Arc<[u8]>, Notice),
 }
 
-/// Events wait for a thread that has time to log them.
+/// Events that wait for a thread with time to log them.
 #[derive(Default)]
 pub(crate) struct Events {
-    /// Each with its node, and when it happened.
+    /// Each event with its node and its time.
     queue: Vec<(usize, NodeEvent, Instant)>,
     notices: Notices,
 }
@@ -42,13 +42,13 @@ impl Events {
         }
     }
 
-    /// A node lacks something: that is to be logged once.
+    /// Reports, once, that a node lacks something.
     pub(crate) fn lacks(&mut self, node: usize, lack: Option<Lack>, now: Instant) {
         let lack = lack.filter(|lack| self.notices.is_lacking(node, *lack));
         self.push(node, lack.map(NodeEvent::Lacks), now);
     }
 
-    /// A node has answered: what is to be logged once.
+    /// Reports, once, a notice about a node's answer.
     pub(crate) fn notice(
         &mut self,
         node: usize,

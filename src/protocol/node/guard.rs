@@ -1,39 +1,38 @@
 //! Whether a server may have forgotten locks that are still held (rules R14–R18, R40, R44).
 //!
-//! A node that was restarted without its data grants locks that are held. So it gives no vote until every lock
-//! that it may have granted has ended: for the longest ttl that any client uses, counted from the start of
-//! its server. The Redlock specification calls that a delayed restart; here the client sees to it. The same holds for
-//! a replica that was promoted, and for a server that was flushed: then the time counts from when its
-//! [witness](crate::protocol::node::witness) was set.
+//! A node that was restarted without its data grants locks that are held. So it gives no vote until every lock that it
+//! may have granted has ended: for the longest ttl that any client uses, counted from the start of its server. The
+//! Redlock specification calls that a delayed restart; here the client enforces it. A promoted replica and a flushed
+//! server are treated alike: then the time counts from when the [witness](crate::protocol::node::witness) was set.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 
-/// `uptime_in_seconds` may be too large by this.
+/// How much too large `uptime_in_seconds` may be.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
-/// For the longest ttl where none is given, and a server may take a master's place at any time.
+/// The longest ttl if none is given and a server may take a master's place at any time.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
-/// For how long the master before this one may go on granting locks.
+/// How long the previous master may go on granting locks.
 pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 
-/// How long a server that was started gives no votes.
+/// How long a newly started server gives no votes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
     wait: Duration,
     resolution: Duration,
     margin: Duration,
-    /// It is the only node: an extension counts before an acquire does (rule R44).
+    /// Whether the node is the only one: an extension counts before an acquire does (rule R44).
     only: bool,
 }
 
-/// From when on a server may vote.
+/// When a server may begin to vote.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VotesFrom {
-    /// On extensions.
+    /// When it may vote on extensions.
     pub(crate) held: Instant,
-    /// On everything.
+    /// When it may vote on everything.
     pub(crate) all: Instant,
 }
 
@@ -46,19 +45,19 @@ impl VotesFrom {
     }
 }
 
-/// What a server reports, and when that was received.
+/// A server's report of its start, and when that was received.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerStart<'a> {
-    /// Unknown where `INFO` is forbidden.
+    /// Unknown if `INFO` is forbidden.
     pub(crate) run_id: Option<&'a str>,
-    /// Zero if it is not known.
+    /// Zero if unknown.
     pub(crate) uptime: Duration,
     pub(crate) at: Instant,
-    /// How old the witness is; `None`: since the server was started it has lost nothing.
+    /// The age of the witness. `None`: the server has lost nothing since its start.
     pub(crate) witness: Option<Duration>,
 }
 
-/// What is remembered of the server that was behind an address before.
+/// The record of the server that was at an address before.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousServer {
     pub(crate) run_id: Option<String>,
@@ -68,7 +67,7 @@ pub(crate) struct PreviousServer {
 }
 
 impl PreviousServer {
-    /// Whether another server is there now, for all that is known.
+    /// Whether another server is there now, as far as the run ids show.
     pub(crate) fn is_other(&self, run_id: Option<&str>) -> bool {
         let known = self.run_id.as_deref();
         known.is_some() && run_id.is_some() && known != run_id
@@ -76,7 +75,7 @@ impl PreviousServer {
 }
 
 impl Guard {
-    /// For locks with ttls up to `max_ttl`, on this number of nodes.
+    /// The guard for locks with ttls up to `max_ttl`, on this number of nodes.
     pub(crate) fn new(max_ttl: Duration, nodes: usize) -> Guard {
         Guard {
             wait: max_ttl.max(RESOLUTION),
@@ -86,7 +85,7 @@ impl Guard {
         }
     }
 
-    /// Where a server may be promoted and restarted at once, its uptime shows less.
+    /// The guard if a server may be promoted and restarted at once: its uptime shows less.
     pub(crate) fn of_set(self) -> Guard {
         Guard {
             resolution: self.resolution.saturating_add(self.margin),
@@ -94,19 +93,18 @@ impl Guard {
         }
     }
 
-    /// How old a witness is that shows that its server may vote.
+    /// The age at which a witness shows that its server may vote.
     pub(crate) fn seasoned(self) -> Duration {
         self.wait.saturating_add(self.margin)
     }
 
-    /// How long until a server may vote of which nothing but its uptime is known.
+    /// How long until a server may vote, by its uptime alone.
     pub(crate) fn left(self, uptime: Duration) -> Duration {
         let after_start = self.wait.saturating_add(self.resolution);
         after_start.saturating_sub(uptime)
     }
 
-    /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
-    /// has ended.
+    /// When a server may begin to vote: when every lock has ended that it, or its predecessor, may have forgotten.
     pub(crate) fn votes(
         self,
         known: Option<&PreviousServer>,
@@ -150,8 +148,8 @@ impl Guard {
             None => by_itself,
             Some(known) if known.is_other(start.run_id) => {
                 let unheard = start.at.saturating_duration_since(known.heard);
-                // It was up already when the last reply of the one before was received, for all that is known: a
-                // replacement. Until now the one before may have granted locks.
+                // The server may have been up already when its predecessor's last reply was received: a replacement.
+                // The predecessor may have granted locks until now.
                 let since = if start.uptime > unheard || start.uptime.is_zero() {
                     start.at
                 } else {
@@ -159,7 +157,7 @@ impl Guard {
                 };
                 later(since, self.wait).max(by_itself)
             }
-            // Connected anew: its uptime alone does not show what it was before.
+            // Connected again: the uptime alone does not show what the server was before.
             Some(known) => which(&known.votes).max(by_itself),
         }
     }
@@ -167,7 +165,7 @@ impl Guard {
 
 #[cfg(test)]
 impl Guard {
-    /// The simulation's seconds are shorter.
+    /// The guard with other times: the simulation's seconds are shorter.
     pub(crate) fn shorter(self, [wait, resolution, margin]: [Duration; 3]) -> Guard {
         Guard {
             wait,
@@ -178,7 +176,7 @@ impl Guard {
     }
 }
 
-/// 100 years may be more than the clock can show: then never.
+/// The time `time` after `at`. 100 years may be beyond the clock's range: then a time that is never reached.
 fn later(at: Instant, time: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(3600 * 24 * 365);
     at.checked_add(time)
@@ -186,8 +184,8 @@ fn later(at: Instant, time: Duration) -> Instant {
         .unwrap_or(at)
 }
 
-/// How long until enough nodes vote, of `failed` of which a quorum can spare `spare`: `waits` are those of the
-/// ones that the guard alone keeps from it. Nothing where the others are too many.
+/// How long until enough nodes vote. A quorum can spare `spare` of the `failed` nodes; `waits` are the times of those
+/// that only the guard keeps from voting. `None` if too many others failed.
 pub(crate) fn retry_after(
     mut waits: Vec<Duration>,
     failed: usize,
@@ -205,7 +203,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
 
-    /// For all fractions of a second at which a server may start and be asked: a server that votes has been up for long
+    /// For all fractions of a second at which a server may start and be asked: a server that votes has been up long
     /// enough, and waits no longer than two seconds more.
     #[test]
     fn a_server_votes_when_it_has_been_up_for_long_enough() {
@@ -215,7 +213,7 @@ mod tests {
             for begin in (0..1000).step_by(50) {
                 for age in (0..8000).step_by(50) {
                     let (begun, at) = (zero + begin * MS, zero + (begin + age) * MS);
-                    // As Redis computes it: from whole seconds of the time of day.
+                    // Redis computes the uptime from whole seconds of the time of day.
                     let whole = |at: Instant| (at - zero).as_secs();
                     let uptime = S * u32::try_from(whole(at) - whole(begun)).unwrap();
                     let start = ServerStart {
@@ -274,7 +272,7 @@ mod tests {
         assert_eq!(from(None, long), zero + 13 * S, "unknown");
     }
 
-    /// Since when a server has lost nothing shows its witness, if it may have lost something before.
+    /// If a server may have lost something, its witness shows since when it has lost nothing.
     #[test]
     fn a_server_that_was_promoted_votes_when_its_witness_is_old_enough() {
         let at = crate::values::clock::instant();

@@ -4,11 +4,11 @@
 //!
 //! - `notice`, `event`: what is logged about a node, and what only once
 //! - `address`: whether a connection still leads to the node's master
-//! - `guard`: from when on a restarted or replaced server may vote
-//! - `witness`: what a server shows of the locks that it has kept
-//! - `proof`: answers that count only with that
-//! - `wire`: one connection, and the replies that are still to come
-//! - `answers`: which of the servers that name a master are believed
+//! - `guard`: when a restarted or replaced server may vote
+//! - `witness`: whether a server still has the locks that it granted
+//! - `proof`: answers that count only with such evidence
+//! - `wire`: one connection, and its pending replies
+//! - `answers`: which of the servers that name a master are trusted
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
 //! - `node`: all of these, and the worker that connects

@@ -1,4 +1,4 @@
-//! All that is known of one node.
+//! The state of one node.
 //!
 //! ```text
 //!   Connected ──no answer in time──▶ Unresponsive ──everything answered──────────────▶ Connected
@@ -28,8 +28,8 @@ use crate::values::backoff::Backoff;
 use crate::values::prefix::Prefix;
 use crate::values::random::Rng;
 
-/// The pause between two tries to connect grows from the first to the last: a node that is well again
-/// votes within one second.
+/// The pause between two tries to connect grows from the first to the last: a node that is well again votes within one
+/// second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
 const MAX_DOUBLINGS: u32 = 3;
@@ -47,12 +47,12 @@ const MAX_BYTES_AT_ONCE: usize = 1 << 17;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// How long nodes have.
+/// The time that nodes have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
-    /// To answer.
+    /// For an answer.
     pub(crate) node: Duration,
-    /// To be connected.
+    /// For a connection.
     pub(crate) connect: Duration,
 }
 
@@ -61,23 +61,23 @@ pub(crate) struct Timeouts {
 pub(crate) enum Link {
     /// Operations are sent on it.
     Connected,
-    /// It did not answer in time. What is on it may still be carried out.
+    /// No answer arrived in time. Commands on the connection may still be carried out.
     Unresponsive,
-    /// There is none.
+    /// There is no connection.
     #[default]
     Disconnected,
-    /// It is new; what the last one left unfinished comes first.
+    /// The connection is new. Work that the last one left unfinished comes first.
     Draining,
-    /// Its server may have forgotten locks: it is sent releases, and nothing else (rule R16).
+    /// The server may have forgotten locks: it is sent releases, and nothing else (rule R16).
     Quarantined,
 }
 
-/// What a node's worker should do.
+/// The next step of a node's worker.
 #[derive(Debug)]
 pub(crate) enum NodeTask {
-    /// Go on with the present connection meanwhile, if there is one.
+    /// Connect, and meanwhile go on with the present connection, if there is one.
     Connect,
-    /// From now on use the connection that was made last. Reset the one before.
+    /// Use the connection that was made last from now on, and reset the previous one.
     Adopt,
     Send {
         until: Instant,
@@ -85,11 +85,11 @@ pub(crate) enum NodeTask {
     Recv {
         until: Instant,
     },
-    /// Until then, or until there is news.
+    /// Wait until then, or until there is news.
     Pause {
         until: Instant,
     },
-    /// The connection is of no use.
+    /// Give up the connection, which is useless.
     GiveUp,
     /// The node does not vote yet.
     Quarantine,
@@ -99,18 +99,18 @@ pub(crate) enum NodeTask {
     Stop,
 }
 
-/// The thread that serves a node which is not connected.
+/// The thread that serves a node that is not connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Worker {
-    /// There is none: the leader has the connection.
+    /// No worker: the leader has the connection.
     #[default]
     None,
     Running,
-    /// It has bytes to write that are in no connection yet.
+    /// The worker has bytes to write that are in no connection yet.
     Writing,
     /// No thread could be started since an operation was last submitted.
     CannotStart,
-    /// It has ended because the nodes were closed.
+    /// The worker has ended because the nodes were closed.
     Stopped,
 }
 
@@ -126,17 +126,17 @@ enum NextConnection {
 /// The tries to connect.
 struct Reconnect {
     next: NextConnection,
-    /// How many have ended.
+    /// The number of tries that have ended.
     tries: u64,
-    /// How many were of no use since an operation was last answered.
+    /// The number of useless tries since an operation was last answered.
     failures: Backoff,
-    /// When the last one began.
+    /// When the last try began.
     began: Option<Instant>,
-    /// When the next one begins; while a connection is drained, when that has failed.
+    /// When the next try begins. While a connection is drained: when draining has failed.
     at: Option<Instant>,
-    /// An operation needs the node: no pause.
+    /// Whether an operation needs the node: no pause.
     now: bool,
-    /// One has ended since the nodes were closed.
+    /// Whether a try has ended since the nodes were closed.
     tried_last: bool,
 }
 
@@ -155,7 +155,7 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// The longest pause before the next one.
+    /// The longest pause before the next try.
     fn pause(&self) -> Duration {
         LAST_PAUSE.min(self.failures.pause(FIRST_PAUSE))
     }
@@ -193,23 +193,24 @@ impl Reconnect {
 /// The server behind a node's address, which outlives connections.
 #[derive(Default)]
 struct KnownServer {
-    /// How long it gives no votes after its start.
+    /// How long the server gives no votes after its start.
     guard: Option<Guard>,
-    /// What was last known of it, or of the one before it.
+    /// The last record of this server, or of its predecessor.
     previous: Option<PreviousServer>,
-    /// With the restart guard: what it was then.
+    /// The identity at that time, with the restart guard.
     identity: Option<Identity>,
-    /// Another one is there now than when the node was last connected.
+    /// Whether the server was replaced since the node was last connected.
     replaced: bool,
-    /// That it is quarantined has been reported.
+    /// Whether the quarantine has been reported.
     quarantine_reported: bool,
 }
 
 impl KnownServer {
-    /// A new connection leads to it.
+    /// Notes that a new connection leads to the server.
     fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
-        // Where slots move to another server, their keys go along. (That one may have been promoted, which its witness shows.)
+        // If slots move to another server, their keys go along. (That server may have been promoted, which its witness
+        // shows.)
         let previous = self.previous.as_ref().filter(|_| !handshake.routed);
         let other = previous.is_some_and(|previous| previous.is_other(run_id));
         self.replaced |= other;
@@ -239,11 +240,13 @@ impl KnownServer {
         }
     }
 
-    /// From when on it votes as was known before its witness's slot has moved to another server, so that it has a younger one.
+    /// The voting times from before the witness's slot moved to another server, so that this server has a younger
+    /// witness.
     ///
-    /// That still holds: it has the identity that it had then, so it was neither restarted nor promoted since; and when the new
-    /// witness was there, it had not been flushed and had evicted nothing since it was started. So it has all locks that it has
-    /// granted since its identity began; and those that it may have forgotten before are over when they were said to be.
+    /// They still hold: the server has the identity that it had then, so it was neither restarted nor promoted since;
+    /// and when the new witness existed, the server had not been flushed and had evicted nothing since its start. So it
+    /// has all locks that it granted since its identity began, and those that it may have forgotten before are over by
+    /// those times.
     fn known(&self, handshake: &Handshake) -> Option<&VotesFrom> {
         let witness = handshake.witness.as_ref().filter(|_| handshake.routed)?;
         let same = self.identity.as_ref() == Some(&witness.identity) && witness.lossless;
@@ -263,7 +266,7 @@ impl KnownServer {
         self.identity.as_ref().is_some_and(Identity::has_evicted)
     }
 
-    /// How long until it votes: on extensions, and on everything.
+    /// How long until the server votes: on extensions, and on everything.
     fn left(&self, now: Instant) -> [Option<Duration>; 2] {
         let previous = self.previous.as_ref().filter(|_| self.guard.is_some());
         let left = |from: Instant| (from > now).then(|| from - now);
@@ -271,19 +274,19 @@ impl KnownServer {
     }
 }
 
-/// What was last logged of a node.
+/// The state that was last logged of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reported {
     #[default]
     Well,
     Away,
-    /// It is connected, and answers acquires with errors.
+    /// The node is connected, and answers acquires with errors.
     GivesNoVotes,
 }
 
 #[derive(Default)]
 pub(crate) struct Node {
-    /// Host and port, or path: what may be shown.
+    /// Host and port, or path, in a form that may be shown.
     pub(crate) address: Arc<str>,
     link: Link,
     worker: Worker,
@@ -291,7 +294,7 @@ pub(crate) struct Node {
     outbox: Outbox,
     server: KnownServer,
     reconnect: Reconnect,
-    /// Why it is not connected.
+    /// Why the node is not connected.
     cause: Option<Arc<Cause>>,
     reported: Reported,
 }
@@ -308,7 +311,7 @@ impl Node {
         }
     }
 
-    /// Operations are sent to it.
+    /// Whether operations are sent to the node.
     pub(crate) fn is_connected(&self) -> bool {
         self.link == Link::Connected
     }
@@ -317,12 +320,12 @@ impl Node {
         self.link == Link::Quarantined
     }
 
-    /// Why it is not connected.
+    /// Why the node is not connected.
     pub(crate) fn cause(&self) -> Option<&Arc<Cause>> {
         self.cause.as_ref()
     }
 
-    /// Whether a replica is at its address.
+    /// Whether a replica is at the node's address.
     pub(crate) fn is_replica(&self) -> bool {
         self.cause.as_ref().is_some_and(|cause| cause.is_replica())
     }
@@ -345,7 +348,7 @@ impl Node {
         !self.outbox.is_empty()
     }
 
-    /// Its worker has releases to write, or their replies to read.
+    /// Whether the worker has releases to write, or their replies to read.
     pub(crate) fn has_unfinished(&self) -> bool {
         let confirms = self.link == Link::Draining && self.wire.unconfirmed(false).is_some();
         let writing = self.worker == Worker::Writing;
@@ -358,13 +361,13 @@ impl Node {
         matches!(self.worker, Worker::Running | Worker::Writing)
     }
 
-    /// Whether it needs one now.
+    /// Whether the node needs a worker now.
     pub(crate) fn needs_worker(&self, closed: bool) -> bool {
         let down = !matches!(self.link, Link::Connected | Link::Unresponsive);
         down && self.worker == Worker::None && (!closed || self.has_releases())
     }
 
-    /// Whether one is needed as soon as the leader has nothing more to write.
+    /// Whether a worker is needed as soon as the leader has nothing more to write.
     pub(crate) fn needs_worker_soon(&self) -> bool {
         self.link == Link::Unresponsive && self.worker == Worker::None
     }
@@ -373,7 +376,7 @@ impl Node {
         self.worker == Worker::CannotStart
     }
 
-    /// A thread was started for it, or could not be.
+    /// Notes that a worker thread was started, or could not be.
     pub(crate) fn worker_started(&mut self, started: bool) {
         self.worker = match started {
             true => Worker::Running,
@@ -381,14 +384,14 @@ impl Node {
         };
     }
 
-    /// A thread may be started again.
+    /// Permits a thread to be started again.
     pub(crate) fn retry_worker(&mut self) {
         if self.worker == Worker::CannotStart {
             self.worker = Worker::None;
         }
     }
 
-    /// Its worker has written what it was given.
+    /// Notes that the worker has written its bytes.
     pub(crate) fn written(&mut self) {
         if self.worker == Worker::Writing {
             self.worker = Worker::Running;
@@ -399,7 +402,7 @@ impl Node {
         self.worker = Worker::Stopped;
     }
 
-    /// Its worker cannot go on, which only a bug can be.
+    /// Notes that the worker cannot go on, which only a bug can cause.
     pub(crate) fn deserted(&mut self) {
         self.worker = Worker::None;
         self.reconnect.next = NextConnection::None;
@@ -407,29 +410,29 @@ impl Node {
 
     // ---- sending
 
-    /// The node is to be sent this.
+    /// Adds a debt to be sent to the node.
     pub(crate) fn add_debt(&mut self, debt: Debt) {
         self.outbox.push(debt);
     }
 
-    /// The server could not carry this out now. `again`: it was tried again.
+    /// Defers a debt that the server could not carry out now. `again`: this was a retry.
     pub(crate) fn defer(&mut self, debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
         self.outbox.defer(debt, again, rng, now);
     }
 
-    /// All that the node is still to be sent, or has not confirmed.
+    /// Takes all debts that the node is still to be sent, or has not confirmed.
     pub(crate) fn take_owed(&mut self) -> Vec<Debt> {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
         self.wire.owed().chain(to_send).collect()
     }
 
-    /// The node may not have carried out all of it.
+    /// Whether the node may not have carried out all its debts.
     pub(crate) fn is_owed(&self) -> bool {
         self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
     }
 
-    /// The server carries out releases again.
+    /// Makes deferred debts ready to send: the server carries out releases again.
     pub(crate) fn retry_deferred(&mut self) {
         self.outbox.retry_deferred();
     }
@@ -439,12 +442,12 @@ impl Node {
         self.outbox.retry_at().filter(|_| self.is_connected())
     }
 
-    /// One is due.
+    /// Whether a retry is due.
     pub(crate) fn retries(&self, now: Instant) -> bool {
         self.outbox.retry_at().is_some_and(|at| at <= now)
     }
 
-    /// All that is being sent is in `out`.
+    /// Notes that `out` has everything that is being sent.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         self.wire.sending(out);
         if self.has_worker() {
@@ -453,7 +456,7 @@ impl Node {
     }
 
     /// Whether another ping is to be sent over a new connection: one at a time, since the server reads several in a
-    /// turn. Over TLS each is a record of its own.
+    /// turn. Over TLS each is a separate record.
     fn pings(&self) -> bool {
         let at_once = match self.wire.handshake.by_record {
             true => MAX_PINGS,
@@ -462,7 +465,7 @@ impl Node {
         self.wire.pending() < self.outbox.pings().min(at_once)
     }
 
-    /// Appends the ping that finds out whether the server has read what severed connections left, or whether it still
+    /// Appends the ping that shows whether the server has read what severed connections left, or whether it still
     /// answers.
     pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
         let checks = self.is_quarantined() && !self.has_releases() && !self.retries(out.now);
@@ -475,7 +478,7 @@ impl Node {
         pings
     }
 
-    /// Appends releases; true if that was all of them.
+    /// Appends releases. Returns whether those were all.
     pub(crate) fn write_releases(&mut self, prefix: &Prefix, out: &mut Output<'_>) -> bool {
         let start = out.bytes.len();
         for _ in 0..MAX_RELEASES_AT_ONCE {
@@ -519,7 +522,7 @@ impl Node {
 
     // ---- receiving
 
-    /// The next reply, what it answers, and when that was sent.
+    /// The next reply, the command that it answers, and when that was sent.
     pub(crate) fn next_reply(
         &mut self,
         now: Instant,
@@ -531,12 +534,12 @@ impl Node {
         Ok(reply)
     }
 
-    /// A ping was answered.
+    /// Notes that a ping was answered.
     pub(crate) fn pinged(&mut self) {
         self.outbox.pinged();
     }
 
-    /// The node has answered a command: its connection is of use.
+    /// Notes that the node has answered a command: its connection is useful.
     pub(crate) fn set_useful(&mut self) {
         self.wire.set_useful();
         self.reconnect.failures.reset();
@@ -548,11 +551,11 @@ impl Node {
         (self.link, self.reconnect.at) = (Link::Unresponsive, Some(retry_at));
     }
 
-    /// The connection is finished: what it was, and what is pending on it.
+    /// Finishes the connection. Returns its previous state, and what is pending on it.
     pub(crate) fn sever(&mut self) -> (Link, Wire) {
         let wire = std::mem::take(&mut self.wire);
         self.outbox.add_unprocessed(wire.unprocessed());
-        // What the server deferred is worth a try on a new one.
+        // Deferred debts are worth a try on a new connection.
         self.outbox.retry_deferred();
         self.reconnect.at = None;
         let link = match self.reconnect.is_made() {
@@ -562,8 +565,8 @@ impl Node {
         (std::mem::replace(&mut self.link, link), wire)
     }
 
-    /// A severed connection may have been of no use. Whether that was so before: then the next one is made after
-    /// a pause, as if it had not been connected.
+    /// Counts a connection that closed before it answered anything. True from the second in a row: back off before
+    /// reconnecting.
     pub(crate) fn is_useless_again(&mut self, severed: &Wire) -> bool {
         let useless = !severed.is_useful();
         if useless {
@@ -582,7 +585,7 @@ impl Node {
         self.reconnect.at = Some(retry_at);
     }
 
-    /// It is not connected. What is to be reported.
+    /// Notes that the node is not connected. Returns the event to report.
     pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<NodeEvent> {
         if let Cause::Announced(announced) = &*cause {
             self.address = announced.shown.clone();
@@ -592,7 +595,7 @@ impl Node {
         (before != Reported::Away).then_some(NodeEvent::Away(cause))
     }
 
-    /// It has voted on an acquire, or answered with an error. What is to be reported.
+    /// Notes that the node voted on an acquire, or answered with an error. Returns the event to report.
     pub(crate) fn voted(&mut self, complaint: Option<Arc<Cause>>) -> Option<NodeEvent> {
         match (complaint, self.reported) {
             (Some(cause), Reported::Well) => {
@@ -608,22 +611,22 @@ impl Node {
         }
     }
 
-    /// How many tries to connect have ended.
+    /// The number of tries to connect that have ended.
     pub(crate) fn tries(&self) -> u64 {
         self.reconnect.tries
     }
 
-    /// When the last one began.
+    /// When the last try began.
     pub(crate) fn try_began(&self) -> Option<Instant> {
         self.reconnect.began
     }
 
-    /// An operation needs it. Whether that was not known.
+    /// Notes that an operation needs the node. Returns whether that is new.
     pub(crate) fn reconnect_now(&mut self) -> bool {
         !std::mem::replace(&mut self.reconnect.now, true)
     }
 
-    /// A try to connect has ended without success.
+    /// Notes that a try to connect has ended without success.
     pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
         self.reconnect.ended();
         self.reconnect.failures.failed();
@@ -631,14 +634,14 @@ impl Node {
         self.reconnect.tried_last |= closed;
     }
 
-    /// A try to connect has ended. Whether a connection is of any use: the present one may have answered
-    /// meanwhile, or the nodes may be closed.
+    /// Notes that a try to connect has ended. Returns whether a new connection is usable: the present one may have
+    /// answered meanwhile, or the nodes may be closed.
     pub(crate) fn connect_ended(&mut self) -> bool {
         self.reconnect.next = NextConnection::None;
         self.has_worker()
     }
 
-    /// A new connection was made.
+    /// Notes that a new connection was made.
     pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
         self.reconnect.next = NextConnection::Made(Box::new(handshake));
         if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
@@ -646,7 +649,7 @@ impl Node {
         }
     }
 
-    /// Whether one of its connections leads to the server with this run id.
+    /// Whether one of the node's connections leads to the server with this run id.
     pub(crate) fn leads_to(&self, run_id: &str) -> bool {
         let is = |handshake: &Handshake| handshake.run_id.as_deref() == Some(run_id);
         let made = match &self.reconnect.next {
@@ -665,17 +668,17 @@ impl Node {
         self.server.left(now)[0]
     }
 
-    /// How long until it grants locks: the only node votes on extensions before.
+    /// How long until the node grants locks: the only node votes on extensions before.
     pub(crate) fn grants_in(&self, now: Instant) -> Option<Duration> {
         self.server.left(now)[1]
     }
 
-    /// Why it gives no votes for so long.
+    /// Why the node gives no votes for this long.
     pub(crate) fn sits_out(&self, left: Duration) -> Cause {
         Cause::Quarantined(left, self.server.has_evicted())
     }
 
-    /// It gives no votes for now. What is to be reported.
+    /// Notes that the node gives no votes for now. Returns the event to report.
     pub(crate) fn quarantine(
         &mut self,
         left: Duration,
@@ -691,7 +694,7 @@ impl Node {
         (!known).then_some(NodeEvent::Quarantined(left, self.server.has_evicted()))
     }
 
-    /// It is connected again. What is to be reported.
+    /// Notes that the node is connected again. Returns the event to report.
     pub(crate) fn reconnected(&mut self, now: Instant) -> Option<NodeEvent> {
         self.link = Link::Connected;
         self.worker = Worker::None;
@@ -711,7 +714,7 @@ impl Node {
 
     // ---- what its worker should do
 
-    /// What the worker should do. `closed`: since when the nodes are closed.
+    /// The next step of the worker. `closed`: since when the nodes are closed.
     pub(crate) fn task(
         &mut self,
         now: Instant,
@@ -764,7 +767,7 @@ impl Node {
             return NodeTask::Reconnected;
         }
         if self.reconnect.is_made() {
-            // One probe; if it does not answer now either, the new one replaces it.
+            // One probe; if the present connection does not answer now either, the new one replaces it.
             return NodeTask::Recv { until: now };
         }
         let retry_at = self.reconnect.at.unwrap_or(now);
@@ -840,7 +843,7 @@ impl Node {
         self.has_releases() && self.wire.pending() < MAX_RELEASES_AT_ONCE
     }
 
-    /// What the last connection left unfinished is done, and has been confirmed.
+    /// Whether the work that the last connection left unfinished is done, and has been confirmed.
     fn is_drained(&self) -> bool {
         let confirmed = self.wire.pending() == 0 || mutant(Mutant::ConnectedBeforeConfirmed);
         self.outbox.pings() == 0 && !self.has_releases() && confirmed
@@ -849,7 +852,7 @@ impl Node {
 
 #[cfg(test)]
 impl Node {
-    /// What is unfinished, if anything is.
+    /// A description of the unfinished work, if there is any.
     pub(crate) fn not_quiescent(&self) -> Option<String> {
         let left = self.outbox.len();
         let well = self.is_connected() && !self.has_worker() && left == [0, 0];
@@ -887,7 +890,7 @@ mod tests {
         ] {
             let guard = Some(Guard::new(Duration::from_secs(30), 1));
             let mut server = Node::new("x".into(), guard).server;
-            // It may have forgotten locks until 15 seconds from now.
+            // The server may have forgotten locks until 15 seconds from now.
             server.connected(&connected("h", 20, false, routed));
             server.connected(&connected(history, 0, lossless, routed));
             let left = server

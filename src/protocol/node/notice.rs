@@ -1,7 +1,7 @@
-//! What is logged once: servers that refuse releases, and what stands in the place of a lock and is none.
+//! Notices that are logged once: servers that refuse releases, and keys that exist but do not hold a lock.
 //!
-//! Nothing else would show either: a dropped lock waits for no answer, and a caller that is denied gets no other reason
-//! than that the lock is held.
+//! Nothing else would show either: a dropped lock waits for no answer, and a denied caller learns only that the lock is
+//! held.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -13,21 +13,21 @@ use crate::protocol::commands::queue::NotALock;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;
 
-/// The maximum number of each kind that is logged: enough to read, and they are remembered.
+/// The maximum number of notices of each kind: enough to read, and all are remembered.
 const MAX_NOTICES: usize = 100;
 
-/// What is to be logged.
+/// A notice to log.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
-    /// The key ends with its ttl.
+    /// A release was refused: the key ends with its ttl.
     NotReleased(Cause),
     NoLock(NotALock),
 }
 
-/// What has been.
+/// The notices that were logged.
 #[derive(Default)]
 pub(crate) struct Notices {
-    /// By node and the error's code: the rest of its text may differ from lock to lock.
+    /// By node and error code: the rest of the text may differ from lock to lock.
     refused: Vec<(usize, String)>,
     /// By node and a hash of the resource.
     foreign: Vec<(usize, u64)>,
@@ -35,7 +35,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// What is to be logged of a node's answer, if it was not logged before.
+    /// The notice to log for a node's answer, if it was not logged before.
     pub(crate) fn on(
         &mut self,
         node: usize,
@@ -60,13 +60,13 @@ impl Notices {
         if compares && Meaning::of(text) == Meaning::WrongType {
             return self.foreign(node, resource, NotALock::OtherType);
         }
-        // Where it cannot be, nothing is left of it.
+        // A node that cannot have the lock has nothing left of it.
         let stays = action.is_release() && key.sent_to.has(node);
         let new = stays && is_new(&mut self.refused, (node, code(text).to_owned()));
         new.then(|| Notice::NotReleased(cause.clone()))
     }
 
-    /// Whether that is new.
+    /// Whether this lack was not logged before.
     pub(crate) fn is_lacking(&mut self, node: usize, lack: Lack) -> bool {
         is_new(&mut self.lacking, (node, lack))
     }
@@ -131,7 +131,7 @@ mod tests {
             let moved = failed(&format!("MOVED {slot} 127.0.0.1:6381"), false);
             assert_ne!(on(&mut notices, 0, "a", &RELEASE, &moved).is_empty(), said);
         }
-        // It is sent again; or its caller gets the error.
+        // The release is sent again, or its caller gets the error.
         assert_eq!(
             on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
             ""
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(on(&mut notices, 2, "a", &RELEASE, &Vote::Granted(1)), "");
     }
 
-    /// And keeps nothing else from being logged.
+    /// A skipped notice keeps nothing else from being logged.
     #[test]
     fn nothing_is_logged_of_a_release_where_the_lock_cannot_be() {
         let mut notices = Notices::default();
@@ -188,7 +188,7 @@ mod tests {
             on(&mut notices, 1, "c", &RELEASE, &endless),
             "NoLock(NoTtl)"
         );
-        // A lock; one that is reserved; one that may not be read.
+        // A lock; a reserved lock; one that may not be read.
         let time = Some(Duration::ZERO);
         for vote in [
             seen(false, time, Some(7)),

@@ -1,8 +1,8 @@
-//! Which node is written to and read first, and how long it is waited for before others are.
+//! Which node is written to and read first, and how long it is waited for before others.
 //!
-//! Reading blocks on one node, so the order decides what a slow one costs: nodes that make the reader
-//! wait come after those that do not. With nodes at different distances the quorum's slowest decides
-//! then, and not the first in the list.
+//! Reading blocks on one node, so the order decides what a slow one costs: nodes that make the reader wait come after
+//! those that do not. If nodes are at different distances, the quorum's slowest node decides then, and not the first in
+//! the list.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::values::quorum::NodeSet;
 /// How long a node is waited for at a time: about a tick of the kernel's clock, which is as short as a
 /// socket can wait.
 pub(crate) const SLICE: Duration = Duration::from_millis(4);
-/// A node is read before one that is listed earlier only if it answers this much faster: order that
-/// changes costs system calls.
+/// A node is read before one that is listed earlier only if it answers this much faster: a changing order costs system
+/// calls.
 const SAME_LAG: Duration = Duration::from_micros(200);
-/// The interval at which known lags are halved: a node that was slow once is tried again.
+/// The interval at which the stored lags are halved: a node that was slow once is tried again.
 const HALF_LIFE: Duration = Duration::from_millis(250);
 
 struct Order {
@@ -24,7 +24,7 @@ struct Order {
     halve_at: Instant,
     /// Nodes that did not answer while they were waited for, and have not since.
     in_vain: NodeSet,
-    /// Which of them is waited for again, where there are no others.
+    /// Which of those nodes is waited for next, if there are no others.
     turn: usize,
 }
 
@@ -48,14 +48,14 @@ impl Order {
         self.in_vain
     }
 
-    /// The nearest of these.
+    /// The nearest node of `any_of`.
     fn nearest(&self, any_of: NodeSet) -> usize {
         let found = self.nodes.iter().copied().find(|node| any_of.has(*node));
         found.unwrap_or_default()
     }
 
-    /// Which of these to read, and how long to wait for it. `age`: how long ago a node was asked for what
-    /// it is to answer next; one that has had its time is only probed.
+    /// The node to read, and how long to wait for it. `age`: how long ago a node was sent what it answers next. A node
+    /// that has had its time is only probed.
     fn reads(&mut self, any_of: NodeSet, age: impl Fn(usize) -> Duration) -> (usize, Duration) {
         let fresh = any_of.without(self.in_vain);
         if fresh.is_empty() {
@@ -68,18 +68,17 @@ impl Order {
         (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
-    /// A node answered what it was asked a time `took` ago, of which the reader `waited` for it.
+    /// Notes that a node answered after `took`, of which the reader `waited` for it.
     fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
         self.in_vain.remove(node);
-        // One that answered while others were waited for took at most as long as they did.
+        // A node that answered while others were waited for took at most as long as they did.
         let lag = self.lag(node);
         if took < lag || waited > took / 2 {
             self.learn(node, took, now);
         }
     }
 
-    /// A node that was asked a time `age` ago was read, and there was nothing yet. One that is known to be
-    /// far has twice its usual time.
+    /// Notes that a node that was asked `age` ago was read without a result. A distant node has twice its usual time.
     fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
         let lag = self.lag(node);
         if age >= 2 * lag {
@@ -96,7 +95,7 @@ impl Order {
             self.halve_at = now + HALF_LIFE;
             self.lags.iter_mut().for_each(|lag| *lag /= 2);
         }
-        // One pass is enough: each time it is learned what one node takes.
+        // One pass is enough: each call changes one node's lag.
         for at in 1..self.nodes.len() {
             if let [before, after] = *self.nodes.get(at - 1..=at).unwrap_or_default()
                 && self.lag(before) > 2 * self.lag(after) + SAME_LAG
@@ -110,9 +109,9 @@ impl Order {
 /// The leader's reads.
 pub(crate) struct Reader {
     order: Order,
-    /// When it began to wait for the node that it reads from.
+    /// When the reader began to wait for the node that it reads from.
     since: Instant,
-    /// Since something was last sent, no read has been in vain.
+    /// Whether no read has been in vain since something was last sent.
     replies_flowing: bool,
 }
 
@@ -142,7 +141,7 @@ impl Reader {
         self.replies_flowing = true;
     }
 
-    /// Which node to read, and until when. `pending_since`: when a node was sent what it is to answer next.
+    /// The node to read, and until when. `pending_since`: when a node was sent what it answers next.
     pub(crate) fn reads(
         &mut self,
         any_of: NodeSet,
@@ -158,29 +157,29 @@ impl Reader {
         (node, now + wait)
     }
 
-    /// A read that does not wait.
+    /// Notes a read that does not wait.
     pub(crate) fn probes(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// A node answered what it was sent then.
+    /// Notes that a node answered a command that was sent then.
     pub(crate) fn heard(&mut self, node: usize, sent: Instant, now: Instant) {
         let waited = now.saturating_duration_since(self.since);
         let took = now.saturating_duration_since(sent);
         self.order.heard(node, took, waited, now);
     }
 
-    /// A read found nothing. That is known of the moment when it began: the program may have slept since it ended.
+    /// The time for which a read found nothing: when it began, since the program may have slept after it ended.
     pub(crate) fn found_nothing(&self) -> Instant {
         self.since
     }
 
-    /// A node that was sent something a time `age` ago has not answered yet.
+    /// Notes that a node has not answered yet what it was sent `age` ago.
     pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
         self.order.in_vain(node, age, now);
     }
 
-    /// Replies no longer come promptly. Whether they did.
+    /// Notes that replies no longer arrive promptly. Returns whether they did.
     pub(crate) fn stopped_flowing(&mut self) -> bool {
         std::mem::take(&mut self.replies_flowing)
     }
@@ -193,7 +192,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Nodes that answer after these times; the quorum's nodes are read. Which of them.
+    /// Reads a quorum of nodes that answer after these times. Returns which were read, and how long that took.
     fn round(
         order: &mut Order,
         takes: &[Duration],
@@ -254,7 +253,7 @@ mod tests {
         let all = NodeSet::first(2);
         order.heard(1, 50 * MS, 50 * MS, now);
         order.heard(0, 40 * MS, 40 * MS, now);
-        // It is waited for, slice by slice.
+        // The node is waited for, slice by slice.
         for age in [0, 20, 79] {
             assert_eq!(order.reads(all, |_| age * MS), (0, SLICE));
             order.in_vain(0, age * MS, now);

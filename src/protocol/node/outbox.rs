@@ -1,4 +1,4 @@
-//! Debts to a node, of locks that their holders have given up: to be sent over whichever connection.
+//! Debts to a node for locks that their holders have given up, to be sent over whichever connection there is.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::protocol::node::wire::EVENT_LOOP_READ;
 use crate::values::backoff::Backoff;
 use crate::values::random::Rng;
 
-/// The maximum number of debts that are kept for a node, and of the bytes of their names. Beyond that the oldest is
-/// dropped, and its key ends with its ttl.
+/// The maximum number of debts kept for a node, and of the bytes of their names. Beyond that the oldest is dropped, and
+/// its key ends with its ttl.
 const MAX_DEBTS: usize = 65_536;
 const MAX_DEBT_BYTES: usize = 16 << 20;
-/// The pause before what a server has refused for now is sent again grows from the first to the last.
+/// The pause before a debt that was refused for now is sent again grows from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
 const MAX_DOUBLINGS: u32 = 3;
@@ -21,9 +21,9 @@ const MAX_DOUBLINGS: u32 = 3;
 #[derive(Default)]
 struct Debts {
     queue: VecDeque<Debt>,
-    /// The bytes of their names.
+    /// The length of all their names in bytes.
     bytes: usize,
-    /// How many did not find room.
+    /// The number of debts that did not find room.
     dropped: u64,
 }
 
@@ -48,12 +48,12 @@ pub(crate) struct Outbox {
     to_send: Debts,
     /// Debts that the server could not carry out at the time.
     deferred: Debts,
-    /// When one of those is tried again, though no operation follows (rule R6b).
+    /// When a deferred debt is tried again if no operation follows (rule R6b).
     retry_at: Option<Instant>,
-    /// How often in a row that was in vain.
+    /// The number of failed retries in a row.
     refusals: Backoff,
-    /// The bytes that severed connections may have left for the server to read (rule R8). Over TLS a turn at least for
-    /// each write.
+    /// The bytes that severed connections may have left for the server to read (rule R8). Over TLS each write counts as
+    /// at least one turn of the server's event loop.
     unprocessed: usize,
 }
 
@@ -78,13 +78,13 @@ impl Outbox {
         self.to_send.pop()
     }
 
-    /// Nothing is to be sent at once.
+    /// Whether nothing is to be sent at once.
     pub(crate) fn is_empty(&self) -> bool {
         self.to_send.queue.is_empty()
     }
 
-    /// A server could not carry this out now. One of those is tried again with each later operation, and after a pause.
-    /// `again`: it was tried again.
+    /// Defers a debt that the server could not carry out now. One deferred debt is tried again with each later
+    /// operation, and after a pause. `again`: this was a retry.
     pub(crate) fn defer(&mut self, mut debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
         if again {
             self.refusals.failed();
@@ -100,8 +100,8 @@ impl Outbox {
         }
     }
 
-    /// One to be tried again. The others wait for its reply, or for the longest pause. Those whose keys have ended are
-    /// dropped.
+    /// Takes a deferred debt to try again. The others wait for its reply, or for the longest pause. Drops debts whose
+    /// keys have ended.
     pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
         let debt = std::iter::from_fn(|| self.deferred.pop()).find(|debt| !debt.is_over(now));
         if debt.is_some() {
@@ -110,13 +110,13 @@ impl Outbox {
         debt
     }
 
-    /// When a deferred one is tried again.
+    /// When a deferred debt is tried again.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         let any = !self.deferred.queue.is_empty() && !mutant(Mutant::NeverRetryDeferred);
         self.retry_at.filter(|_| any)
     }
 
-    /// The server carries them out again, or another connection leads there: all that were deferred are to be sent.
+    /// Makes all deferred debts ready to send: the server carries them out again, or there is a new connection.
     pub(crate) fn retry_deferred(&mut self) {
         self.refusals.reset();
         self.retry_at = None;
@@ -125,24 +125,24 @@ impl Outbox {
         }
     }
 
-    /// How many were dropped since the last call.
+    /// Takes the number of debts dropped since the last call.
     pub(crate) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.to_send.dropped) + std::mem::take(&mut self.deferred.dropped)
     }
 
-    /// A connection was severed that may have left these bytes.
+    /// Adds the bytes that a severed connection may have left.
     pub(crate) fn add_unprocessed(&mut self, bytes: usize) {
         if !mutant(Mutant::NoPings) {
             self.unprocessed = self.unprocessed.saturating_add(bytes);
         }
     }
 
-    /// A ping was answered.
+    /// Notes that a ping was answered.
     pub(crate) fn pinged(&mut self) {
         self.unprocessed = self.unprocessed.saturating_sub(EVENT_LOOP_READ);
     }
 
-    /// How many pings must be answered before the server has read what severed connections left.
+    /// The number of pings to be answered before the server has read what severed connections left.
     pub(crate) fn pings(&self) -> usize {
         self.unprocessed.div_ceil(EVENT_LOOP_READ)
     }
@@ -150,7 +150,7 @@ impl Outbox {
 
 #[cfg(test)]
 impl Outbox {
-    /// How many debts are to be sent, and deferred.
+    /// The numbers of debts to send and of deferred ones.
     pub(crate) fn len(&self) -> [usize; 2] {
         [self.to_send.queue.len(), self.deferred.queue.len()]
     }
@@ -184,7 +184,7 @@ mod tests {
         (0..3).for_each(|i| outbox.push(debt(&long(i))));
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
-        // Deferred ones have a bound of their own.
+        // Deferred debts have a separate bound.
         let (mut rng, now) = (Rng::new(1), clock::instant());
         (0..3).for_each(|i| outbox.defer(debt(&long(i)), false, &mut rng, now));
         outbox.retry_deferred();
@@ -205,7 +205,7 @@ mod tests {
         // One at a time.
         let first = outbox.pop_deferred(at(100)).unwrap();
         assert_eq!(outbox.retry_at(), Some(at(100) + LAST_PAUSE));
-        // Refused again, it ends when it would have ended.
+        // Refused again, the debt ends when it would have ended.
         outbox.defer(first, true, &mut rng, at(900));
         assert!(outbox.retry_at().is_some_and(|due| due >= at(1000)));
         let longest = |debt: Option<Debt>| debt?.key.longest;

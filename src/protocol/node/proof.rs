@@ -1,10 +1,10 @@
 //! Answers that count only if the server that gave them has lost nothing (rules R41, R42).
 //!
-//! Behind the last acquire of a write goes a GET of the [witness](crate::protocol::node::witness): a server that has lost it may
-//! have lost locks, too. And behind the last command whose answer counts goes a *look*: INFO replication shows that the server
-//! was not promoted since it was connected, and INFO stats that it has evicted nothing. A small data set is synchronized in two
-//! milliseconds, and a policy may be set at any time, so a look that was sent before shows nothing, however recent it is. A
-//! write needs only one.
+//! The last acquire of a write is followed by a GET of the [witness](crate::protocol::node::witness): a server that has
+//! lost it may have lost locks, too. The last command whose answer counts is followed by a *look*: INFO replication
+//! shows that the server was not promoted since it was connected, and INFO stats that it has evicted nothing. A small
+//! data set is synchronized in two milliseconds, and a policy may be set at any time, so a look that was sent earlier
+//! shows nothing, however recent. One look is enough for a write.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,18 +15,18 @@ use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::witness::{self, Evidence, Witness, changed, has_evicted};
 
-/// What one reply shows.
+/// The fact that one reply shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The witness is there.
     Witness,
-    /// The server is a master still, with the same history.
+    /// The server is still a master, with the same history.
     Master,
-    /// It has evicted nothing since it was connected.
+    /// The server has evicted nothing since it was connected.
     Evictions,
 }
 
-/// In the order in which they are asked for.
+/// The facts to ask for, in this order.
 type Parts = [Option<Part>; 3];
 
 impl Proof {
@@ -42,16 +42,16 @@ impl Proof {
     }
 }
 
-/// A reply with what it answers, and when that was sent.
+/// A reply, the command that it answers, and when that was sent.
 pub(crate) type Answered<P> = (Reply, P, Instant);
 
-/// What a connection has shown of its server. `P`: what a reply answers.
+/// The proofs that a connection has received from its server. `P`: the command that a reply answers.
 pub(crate) struct Proofs<P> {
-    /// `None`: nothing needs to be shown.
+    /// `None`: no proof is needed.
     witness: Option<Witness>,
-    /// What is being written needs.
+    /// The proof that the current write needs.
     needed: Proof,
-    /// In the order in which they came; what is still to be shown for each.
+    /// The replies held back, in order of arrival, each with the facts that are still to be shown.
     held: VecDeque<(Answered<P>, Parts)>,
 }
 
@@ -78,21 +78,21 @@ impl<P> Proofs<P> {
 
     // ---- sending
 
-    /// A command is written whose answer needs this.
+    /// Notes that the write contains a command whose answer needs this proof.
     pub(crate) fn needs(&mut self, proof: Proof) {
         if self.witness.is_some() {
             self.needed = self.needed.max(proof);
         }
     }
 
-    /// What is to be asked for behind the commands.
+    /// Takes the facts to ask for behind the commands.
     pub(crate) fn behind(&mut self) -> Parts {
         std::mem::take(&mut self.needed).parts()
     }
 
     // ---- receiving
 
-    /// A reply has come that needs this. It is given back if it counts as it is.
+    /// Receives a reply that needs this proof. Returns it if it already counts.
     pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
         let lacks = needs.parts();
         let counts = self.witness.is_none() || lacks == [None; 3];
@@ -103,7 +103,7 @@ impl<P> Proofs<P> {
         None
     }
 
-    /// A reply shows something, or the connection is finished.
+    /// Notes the fact that a reply shows. An error means that the connection is finished.
     pub(crate) fn shown(&mut self, part: Part, value: &[u8]) -> Result<(), Cause> {
         let Some(witness) = &self.witness else {
             return Ok(());
@@ -121,7 +121,7 @@ impl<P> Proofs<P> {
         Ok(())
     }
 
-    /// An answer for which all is shown.
+    /// The next answer for which everything is shown.
     pub(crate) fn next(&mut self) -> Option<Answered<P>> {
         let (_, lacks) = self.held.front()?;
         let shown = *lacks == [None; 3];
@@ -129,13 +129,13 @@ impl<P> Proofs<P> {
         next.flatten().map(|(answered, _)| answered)
     }
 
-    /// What was answered, and does not count any more.
+    /// The commands whose answers no longer count.
     pub(crate) fn into_held(self) -> impl Iterator<Item = P> {
         self.held.into_iter().map(|((_, pending, _), _)| pending)
     }
 }
 
-/// The server refuses what was to show this, or cannot show it now.
+/// The cause if the server refuses the command for `part`, or cannot show it now.
 pub(crate) fn refused(text: &str, part: Part) -> Cause {
     match witness::refused(text) {
         Cause::NoWitness(_) if part != Part::Witness => Cause::NoInfo,
@@ -158,7 +158,7 @@ mod tests {
         }))
     }
 
-    /// Writes what needs this, and returns what goes behind it.
+    /// Writes a command that needs this proof, and returns the facts to ask for behind it.
     fn written(proofs: &mut Proofs<u8>, proof: Proof) -> Vec<Part> {
         proofs.needs(proof);
         proofs.behind().into_iter().flatten().collect()
@@ -182,14 +182,14 @@ mod tests {
         assert!(show(&mut proofs, Part::Master, SAME) && proofs.next().is_none());
         assert!(show(&mut proofs, Part::Evictions, NO_MORE));
         assert_eq!(proofs.next(), Some(granted(1)));
-        // However soon the next one follows.
+        // Also if the next command follows at once.
         assert_eq!(written(&mut proofs, Proof::Witness), all);
         assert!(proofs.received(granted(2), Proof::Witness).is_none());
         assert!(!show(&mut proofs, Part::Witness, "r h 7 2"));
         assert_eq!(proofs.into_held().collect::<Vec<_>>(), [2]);
     }
 
-    /// It may have become a replica and a master again since the last one, or have evicted keys.
+    /// Since the last look the server may have become a replica and a master again, or have evicted keys.
     #[test]
     fn an_extension_counts_when_a_look_behind_it_shows_the_same_master() {
         let now = crate::values::clock::instant();

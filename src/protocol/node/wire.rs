@@ -1,6 +1,6 @@
-//! One connection to a node: what was sent on it, and which replies are to come.
+//! One connection to a node: what was sent on it, and which replies are pending.
 //!
-//! It is made anew with each connection, so that severing one is dropping it.
+//! A [`Wire`] serves one connection, so severing the connection means dropping it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,46 +23,46 @@ use crate::values::prefix::Prefix;
 use crate::values::quorum::NodeSet;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
-/// meanwhile, it would take what is written, and no reply would come.
+/// meanwhile, a write would succeed, and no reply would come.
 const IDLE: Duration = Duration::from_millis(10);
-/// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new
-/// connection at most once in a turn. Half of that counts for a ping: a command that was cut off at the end of
-/// a turn makes the next one smaller. Over TLS it reads one record in a turn, and what is written at once is in
-/// as few records as hold it: of 16 KiB, but for the last.
+/// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new connection at most once
+/// in a turn. A ping counts for half of that: a command that was cut off at the end of a turn makes the next one
+/// smaller. Over TLS the server reads one record in a turn, and data written at once is in as few records as hold it:
+/// 16 KiB each, except the last.
 pub(crate) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
-/// After this number of replies that no operation waits for, they are read and dropped. Until then they cost the node
-/// memory, and reading them would cost us system calls.
+/// The number of replies that no operation waits for after which they are read and dropped. Until then they cost the
+/// node memory, and reading them would cost system calls.
 const MAX_UNREAD_REPLIES: usize = 256;
 
-/// What a server reports when it is connected.
+/// The properties that a server reports when it is connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshake {
-    /// Unknown where `INFO` is forbidden.
+    /// Unknown if `INFO` is forbidden.
     pub(crate) run_id: Option<String>,
     /// How long the server has been up, and when it reported that.
     pub(crate) uptime: Option<(Duration, Instant)>,
-    /// With the restart guard.
+    /// Set with the restart guard.
     pub(crate) witness: Option<Witness>,
-    /// Where that is, if not in its usual place.
+    /// The key of the witness, if it is not the usual one.
     pub(crate) witness_key: Option<Arc<[u8]>>,
     /// Where a directory has named the server.
     pub(crate) found: Option<FoundMaster>,
-    /// The server refuses what the restart guard needs, and the guard is not needed.
+    /// Whether the server refuses what the restart guard needs, and the guard is not required.
     pub(crate) unguarded: bool,
-    /// Another server may have a key, and is asked then.
+    /// Whether another server may own a key, and is asked then.
     pub(crate) routed: bool,
-    /// Slots may be on their way to it: it carries out releases there all the same.
+    /// Whether slots may be on their way to the server: it carries out releases there all the same.
     pub(crate) is_target: bool,
-    /// The server reads one record of the connection in a turn, however short (TLS).
+    /// Whether the server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,
-    /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
+    /// The password that this connection was set up with: no text received over it repeats that. The next connection
     /// may have another.
     pub(crate) secret: Secret,
 }
 
 impl Handshake {
-    /// What is missing without which locks are as good.
+    /// The missing capabilities that do not affect locks.
     pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
         [
             self.means.lack(),
@@ -72,11 +72,11 @@ impl Handshake {
     }
 }
 
-/// Which operation a reply belongs to.
+/// The operation that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationId {
     pub(crate) slot: usize,
-    /// Distinguishes it from other operations that used the same slot.
+    /// Distinguishes the operation from others that used the same slot.
     pub(crate) number: u64,
 }
 
@@ -86,40 +86,40 @@ pub(crate) struct Pending {
     pub(crate) operation: Option<OperationId>,
     /// The end of a lock, which is sent again if the connection closes.
     pub(crate) owed: Option<Debt>,
-    /// No operation waits for it.
+    /// Whether no operation waits for the reply.
     pub(crate) alone: bool,
-    /// A deferred debt sent as a probe: if it succeeds, the rest is sent too.
+    /// Whether this is a deferred debt sent as a probe: if it succeeds, the rest is sent too.
     pub(crate) retries: bool,
-    /// It named keys beside the lock's, which it can do without.
+    /// Whether the command named keys beside the lock's, which it can do without.
     pub(crate) named: bool,
-    /// It calls a script that is loaded with its first call.
+    /// Whether the command calls a script that is loaded with its first call.
     pub(crate) loads: bool,
-    /// It says that the next command is to be carried out although the server does not have the slot yet.
+    /// Whether the command is ASKING: the next one is carried out although the server does not own the slot yet.
     pub(crate) asking: bool,
-    /// What must be shown before its reply counts, and what its reply shows.
+    /// The proof needed before the reply counts, and the fact that the reply shows.
     pub(crate) needs: Proof,
     pub(crate) shows: Option<Part>,
 }
 
 impl Pending {
-    /// The end of a lock that no operation waits for.
+    /// Whether this is the end of a lock that no operation waits for.
     fn is_owed_alone(&self) -> bool {
         self.alone && self.owed.is_some()
     }
 }
 
-/// What is sent to several nodes together.
+/// The commands sent to several nodes together.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
-    /// Which node gets the bytes up to where.
+    /// Each node, and where its bytes end.
     pub(crate) parts: Vec<(usize, usize)>,
-    /// The slots of the operations among it, and to which nodes each is to be sent.
+    /// The slot of each operation among them, and the nodes that it is sent to.
     pub(crate) operations: Vec<(usize, NodeSet)>,
 }
 
 impl Outgoing {
-    /// Each node, in the order in which they are written to, and what it is sent.
+    /// Each node, in the order of writing, with its bytes.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let mut start = 0;
         self.parts.iter().map(move |(node, end)| {
@@ -136,10 +136,10 @@ impl Outgoing {
     }
 }
 
-/// What is being sent to a node.
+/// The commands being sent to a node.
 pub(crate) struct Output<'a> {
     pub(crate) bytes: &'a mut Vec<u8>,
-    /// Where in `bytes` it begins.
+    /// Where in `bytes` they begin.
     pub(crate) start: usize,
     pub(crate) now: Instant,
 }
@@ -147,16 +147,16 @@ pub(crate) struct Output<'a> {
 struct Expected {
     pending: Pending,
     at: Instant,
-    /// The number of bytes that had been sent on this connection before.
+    /// The number of bytes sent on this connection before.
     from: usize,
 }
 
-/// The replies to come, in order.
+/// The pending replies, in order.
 #[derive(Default)]
 struct Replies {
     queue: VecDeque<Expected>,
-    /// How many of them are to debts that no operation waits for. (Whether there are any is asked behind each operation, and
-    /// hundreds of others may be to come.)
+    /// The number of replies to debts that no operation waits for. (Whether there are any is asked behind each
+    /// operation, and hundreds of others may be pending.)
     alone: usize,
 }
 
@@ -173,13 +173,13 @@ impl Replies {
     }
 }
 
-/// Non-blocking reads, which find what has come, or that the connection was closed.
+/// Non-blocking reads, which find received bytes, or that the connection was closed.
 #[derive(Default)]
 struct Probe {
-    /// When one last found nothing, and how many replies were pending then.
+    /// When a probe last found nothing, and how many replies were pending then.
     at: Option<Instant>,
     pending: usize,
-    /// One is needed before anything is sent.
+    /// Whether a probe is needed before anything is sent.
     is_due: bool,
 }
 
@@ -190,16 +190,16 @@ pub(crate) struct Wire {
     expected: Replies,
     /// Replies that do not count yet.
     proofs: Proofs<Pending>,
-    /// How many bytes were sent; over TLS a turn at least for each write.
+    /// The number of bytes sent. Over TLS each write counts as at least one turn of the server's event loop.
     sent: usize,
     /// When something was last sent or received, or a probe found nothing.
     active: Option<Instant>,
     probe: Probe,
-    /// A node that gives no votes is pinged then.
+    /// When to ping a node that gives no votes.
     ping_at: Option<Instant>,
-    /// Something other than the handshake and pings was answered.
+    /// Whether something other than the handshake and pings was answered.
     useful: bool,
-    /// The scripts, among those that are loaded with their first call, whose texts were sent.
+    /// The scripts whose texts were sent, among those that are loaded with their first call.
     loaded: u32,
     alone: Alone,
     pub(crate) address: Address,
@@ -216,26 +216,26 @@ impl Wire {
         }
     }
 
-    /// How many replies are to come.
+    /// The number of pending replies.
     pub(crate) fn pending(&self) -> usize {
         self.expected.queue.len()
     }
 
-    /// When the command was sent whose reply comes next.
+    /// When the command that the next reply answers was sent.
     pub(crate) fn pending_since(&self) -> Option<Instant> {
         Some(self.expected.queue.front()?.at)
     }
 
-    /// Whether a reply is to come to what was sent then, or earlier.
+    /// Whether a reply is pending to a command that was sent then or earlier.
     pub(crate) fn has_pending_since(&self, then: Option<Instant>) -> bool {
         let since = self.pending_since();
         since.is_some_and(|since| Some(since) <= then)
     }
 
     /// When the oldest end of a lock was written that may not have been carried out, and that no operation waits for.
-    /// `refused`: some were refused lately. Then one that an operation has waited for is among them: the operation ends
-    /// with a majority, and the reply may not be read. So is each one to a server of a Redis Cluster: another one may have
-    /// the key by now.
+    /// `refused`: some were refused lately. Then an end that an operation has waited for is included: the operation
+    /// ends with a majority, and the reply may not be read. Every end is included that was sent to a server of a Redis
+    /// Cluster: another server may own the key by now.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
         let all = self.handshake.routed || refused;
         if self.expected.alone == 0 && !all {
@@ -246,7 +246,7 @@ impl Wire {
         Some(self.expected.queue.iter().find(is_it)?.at)
     }
 
-    /// The debts to which replies are to come.
+    /// The debts whose replies are pending.
     pub(crate) fn owed(&self) -> impl Iterator<Item = Debt> {
         let expected = self.expected.queue.iter();
         expected.filter_map(|one| one.pending.owed.clone())
@@ -271,12 +271,12 @@ impl Wire {
         }
     }
 
-    /// The server has forgotten the scripts that are loaded with their first calls.
+    /// Notes that the server has forgotten the scripts that are loaded with their first calls.
     pub(crate) fn forget_loaded(&mut self) {
         self.loaded = 0;
     }
 
-    /// Whether the server refused how a command was sent, and what waiters have to do without for that.
+    /// Whether the server refused how a command was sent, and what waiters have to do without for that reason.
     pub(crate) fn learn(
         &mut self,
         error: &str,
@@ -296,7 +296,7 @@ impl Wire {
         (learned, lack.filter(|_| learned))
     }
 
-    /// Notes that a reply will come to what is appended to `out` next.
+    /// Notes a pending reply to the command that is appended to `out` next.
     pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
         // A record is read as a whole, or not at all.
         let before = match self.handshake.by_record {
@@ -311,7 +311,7 @@ impl Wire {
         });
     }
 
-    /// Appends what makes the server carry out the next command although it does not have the slot yet.
+    /// Appends ASKING: the server carries out the next command although it does not own the slot yet.
     pub(crate) fn ask(&mut self, out: &mut Output<'_>) {
         let pending = Pending {
             asking: true,
@@ -321,7 +321,7 @@ impl Wire {
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
 
-    /// Appends what shows that the answers count.
+    /// Appends the commands that show whether the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         for part in self.proofs.behind().into_iter().flatten() {
             let pending = Pending {
@@ -342,7 +342,7 @@ impl Wire {
         }
     }
 
-    /// All that is being sent is in `out`.
+    /// Notes that `out` has everything that is being sent.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         let mut bytes = out.bytes.len() - out.start;
         if self.handshake.by_record && bytes > 0 && !mutant(Mutant::PingCountsManyWrites) {
@@ -387,7 +387,7 @@ impl Wire {
             }
             if let Some(part) = pending.shows {
                 return Err(match reply {
-                    // The witness's slot has moved, which says nothing of the lock's.
+                    // The witness's slot has moved, which means nothing for the lock's.
                     Reply::Error(text) if self.elsewhere(&text).is_some() => witness::changed(),
                     Reply::Error(text) => proof::refused(&text, part),
                     _ => witness::changed(),
@@ -401,7 +401,7 @@ impl Wire {
         }
     }
 
-    /// Whether the next reply shows what it should. It is read where it is: looks are frequent.
+    /// Whether the next reply shows what it should. The reply is read in place: looks are frequent.
     #[inline]
     fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
         let next = self.expected.queue.front();
@@ -418,8 +418,8 @@ impl Wire {
         Ok(true)
     }
 
-    /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
-    /// would be taken for another's.
+    /// The next reply, the command that it answers, and when that was sent. More replies than commands are an error:
+    /// the next one would be taken for another's.
     #[inline]
     fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
         if self.reader.is_empty() {
@@ -438,15 +438,15 @@ impl Wire {
         Ok(expected.map(|one| (reply, one.pending, one.at)))
     }
 
-    /// Why the server has not carried out a command, if another one may have the key and is asked next.
+    /// Why the server has not carried out a command, if another server may own the key and is asked next.
     pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
-        // Most replies are no errors.
+        // Most replies are not errors.
         let refused = self.handshake.routed && !error.is_empty();
         let elsewhere = refused && Meaning::of(error).is_elsewhere();
         elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
     }
 
-    /// A command was answered.
+    /// Notes that a command was answered.
     pub(crate) fn set_useful(&mut self) {
         self.useful = true;
     }
@@ -457,7 +457,7 @@ impl Wire {
 
     // ---- probes and pings
 
-    /// A probe found nothing.
+    /// Notes that a probe found nothing.
     pub(crate) fn probed(&mut self, now: Instant) {
         self.active = Some(now);
         self.probe = Probe {
@@ -467,13 +467,13 @@ impl Wire {
         };
     }
 
-    /// Another connection turned out closed: this one may be, too.
+    /// Notes that another connection turned out closed: this one may be, too.
     pub(crate) fn must_probe(&mut self) {
         self.probe.is_due = true;
     }
 
-    /// One is due, or replies have piled up, and enough were asked for since the last one (a far node has many pending
-    /// at any time).
+    /// Whether a probe is due, or replies have piled up and enough of them were requested since the last probe (a
+    /// distant node has many pending at any time).
     pub(crate) fn wants_probe(&self) -> bool {
         self.probe.is_due || self.pending() > self.probe.pending + MAX_UNREAD_REPLIES
     }
@@ -523,7 +523,7 @@ mod tests {
         assert!(!surplus(2, b"+OK\r\n+"));
     }
 
-    /// Its reply may not be read once others have decided, and it may say that another server has the key.
+    /// The reply may not be read once others have decided, and it may report that another server owns the key.
     #[test]
     fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused() {
         for (routed, alone, refused, expected) in [

@@ -1,11 +1,11 @@
-//! Whether a server still has the locks that it has granted (rules R40–R42).
+//! Whether a server still has the locks that it granted (rules R40–R42).
 //!
-//! A server may lose them without being restarted: it was a replica and was promoted, it was flushed, or it evicts keys. Its
-//! *identity* changes with each start, with each promotion and with each key that it evicts. The *witness* is a key that names
-//! an identity: where it is, and names that of its server, nothing was lost since it was set, and what is left of its ttl tells
-//! when that was. (That the witness is there does not show that nothing was evicted: most policies prefer other keys.) A new
-//! connection *looks* for both, once, and again if the witness had to be set. [`proof`](crate::protocol::node::proof) sees to it that
-//! they stay.
+//! A server may lose them without a restart: it was a replica and was promoted, it was flushed, or it evicts keys. Its
+//! *identity* changes with each start, each promotion and each evicted key. The *witness* is a key that names an
+//! identity. If it exists and names its server's identity, nothing was lost since it was set, and the rest of its ttl
+//! shows when that was. (The witness alone does not show that nothing was evicted: most policies prefer other keys.) A
+//! new connection *looks* for both once, and again if the witness had to be set.
+//! [`proof`](crate::protocol::node::proof) makes sure that they stay.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::{self, ServerInfo};
 use crate::protocol::mutants::{Mutant, mutant};
 
-/// How long the witness lives: ten years.
+/// The lifetime of the witness: ten years.
 const LIFE: Duration = Duration::from_secs(3600 * 24 * 365 * 10);
 /// Commands after which locks may be gone.
 const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
 
 /// The number of commands of a look.
 const PARTS: usize = 5;
-/// How many of them ask for the identity.
+/// The number of commands that ask for the identity.
 pub(crate) const IDENTITY_PARTS: usize = 3;
 
-/// Them, for the witness with this key.
+/// The commands of a look, for the witness with this key.
 pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
     [
         [b"INFO", b"server"],
@@ -37,14 +37,14 @@ pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
     ]
 }
 
-/// What the second one asks besides.
+/// The additional command of the second look.
 pub(crate) const FLUSHED: [&[u8]; 2] = [b"INFO", b"commandstats"];
 
-/// The same in one reply, with more.
+/// A command whose single reply has the INFO sections of a look, and more.
 pub(crate) const ALL: [&[u8]; 2] = [b"INFO", b"all"];
 
-/// A server's data, as they grow from one command to the next. It changes when the server is restarted or promoted, and when
-/// it evicts a key.
+/// The identity of a server's data, as it grows from one command to the next. Changes when the server is restarted or
+/// promoted, and when it evicts a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     name: String,
@@ -52,7 +52,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Where one of the first two is missing, the other has to do. `evicted`: how many keys the server has evicted.
+    /// `None` if both `run_id` and `history` are missing: one is enough. `evicted`: how many keys the server has
+    /// evicted.
     pub(crate) fn new(
         run_id: Option<&str>,
         history: Option<&str>,
@@ -71,7 +72,7 @@ impl Identity {
         })
     }
 
-    /// Whether a master that has told this in INFO replication can be the same: over one connection it is one process.
+    /// Whether a master that returned this INFO replication can be the same: one connection leads to one process.
     pub(crate) fn is_still(&self, replication: &[u8]) -> bool {
         let Ok(info) = str::from_utf8(replication) else {
             return false;
@@ -81,8 +82,8 @@ impl Identity {
         same && !is_replica(replication)
     }
 
-    /// Whether a server that has told this in INFO stats has evicted nothing since. The number is another one also behind
-    /// CONFIG RESETSTAT, which hides what was evicted.
+    /// Whether a server that returned this INFO stats has evicted nothing since. The number also changes with CONFIG
+    /// RESETSTAT, which hides evictions.
     pub(crate) fn keeps_keys(&self, stats: &[u8]) -> bool {
         let info = str::from_utf8(stats).unwrap_or_default();
         evicted(info) == Some(self.evicted) || mutant(Mutant::IgnoreEvictions)
@@ -92,38 +93,38 @@ impl Identity {
         self.evicted > 0
     }
 
-    /// As the witness names it.
+    /// How the witness names the identity.
     fn named(&self) -> String {
         format!("{} {} ", self.name, self.evicted)
     }
 }
 
-/// How many keys a server has evicted, by INFO stats. Without that nothing shows that it keeps locks.
+/// The number of keys that a server has evicted, from INFO stats. Without it nothing shows that the server keeps locks.
 fn evicted(stats: &str) -> Option<u64> {
     server_info::value(stats, "evicted_keys")?.parse().ok()
 }
 
-/// Whether a server has told this in INFO replication that is none (R39).
+/// Whether a server that returned this INFO replication is a replica (R39).
 pub(crate) fn is_replica(replication: &[u8]) -> bool {
     let info = str::from_utf8(replication).unwrap_or_default();
     matches!(server_info::value(info, "role"), Some("slave" | "replica"))
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     pub(crate) identity: Identity,
     pub(crate) uptime: Duration,
-    /// It has been promoted since it was started, or was started with the data of another one.
+    /// Whether the server was promoted since its start, or was started with another server's data.
     pub(crate) promoted: bool,
-    /// The key is there, whatever it names.
+    /// Whether the key exists, whatever it names.
     pub(crate) is_set: bool,
     /// The witness, and its age.
     pub(crate) witness: Option<(Vec<u8>, Duration)>,
 }
 
 impl Look {
-    /// By the replies to [`look`].
+    /// Reads the replies to [`look`].
     pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<Look, Cause> {
         let replies = <[Reply; PARTS]>::try_from(replies);
         let [server, replication, stats, value, left] = replies.map_err(|_| Cause::NoInfo)?;
@@ -161,7 +162,7 @@ impl Look {
         witness.filter(|(value, _)| value.starts_with(name.as_bytes()))
     }
 
-    /// What this first look is good for, if a witness of age `seasoned` needs no other.
+    /// Judges this first look: a witness of age `seasoned` needs no second one.
     pub(crate) fn judge(self, seasoned: Duration) -> Judged {
         match self.own_witness() {
             Some((value, age)) if *age >= seasoned => {
@@ -178,9 +179,10 @@ impl Look {
         }
     }
 
-    /// The command that sets the witness, if it has to be set. `random`: no two are the same. A client that looked before
-    /// another one set it sets it once more: the other's connection is severed by its next proof, and its next first look
-    /// finds this one, and sets none. So it is over when those are connected that looked before the first one was set.
+    /// The command that sets the witness, if it has to be set. `random` makes each value unique. A client that looked
+    /// before another one set the witness sets it once more: the other's connection is severed by its next proof, and
+    /// its next first look finds this witness, and sets none. So this ends when all clients are connected that looked
+    /// before the first one was set.
     pub(crate) fn set_witness(&self, key: &[u8], random: u64) -> Option<Vec<Vec<u8>>> {
         if self.own_witness().is_some() {
             return None;
@@ -188,7 +190,7 @@ impl Look {
         let value = format!("{}{random:016x}", self.identity.named());
         let life = LIFE.as_millis().to_string();
         let mut set = vec![b"SET".to_vec(), key.to_vec(), value.into_bytes()];
-        // Another client may be about to do the same.
+        // Another client may be about to set it, too.
         if !self.is_set {
             set.push(b"NX".to_vec());
         }
@@ -196,7 +198,8 @@ impl Look {
         Some(set)
     }
 
-    /// What both looks show together, by the replies to the second one, behind that to the command that sets the witness.
+    /// Combines both looks. `replies`: to the command that sets the witness, if it was sent, and then to the second
+    /// look.
     pub(crate) fn again(
         &self,
         mut replies: Vec<Reply>,
@@ -217,9 +220,9 @@ impl Look {
         Ok((witness, uptime))
     }
 
-    /// What one look without a witness shows, by the replies to its first half and to [`FLUSHED`]: a server that has no slot of
-    /// a Redis Cluster has no place for a witness. It votes if it has lost nothing since it was started, and what it grants
-    /// counts where that is shown behind it.
+    /// Judges one look without a witness, by the replies to its first half and to [`FLUSHED`]: a server that owns no
+    /// slot of a Redis Cluster has no place for a witness. The server votes if it has lost nothing since its start, and
+    /// its grants count if that is shown behind them.
     pub(crate) fn calm(
         mut look: Vec<Reply>,
         commands: Option<&Reply>,
@@ -246,8 +249,8 @@ impl Look {
         self.identity.has_evicted() && !mutant(Mutant::EvictingIsCalm)
     }
 
-    /// What both looks show together. `flushed`: as was found when the witness was there: what is lost from then on takes
-    /// it along.
+    /// Combines both looks. `flushed`: whether a flush was found when the witness existed. A later loss takes the
+    /// witness along.
     pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
         let same = second.identity == self.identity;
         let found = match mutant(Mutant::SecondLookTrustsFirst) {
@@ -270,7 +273,8 @@ impl Look {
     }
 }
 
-/// A value without a ttl, or with a longer one, was not set by this crate, or by another server's clock.
+/// The witness and its age. A value without a ttl, or with a longer one, was not set by this crate, or was set by
+/// another server's clock.
 fn aged(value: Vec<u8>, left: i64) -> Option<(Vec<u8>, Duration)> {
     let left = Duration::from_millis(u64::try_from(left).ok()?);
     Some((value, LIFE.checked_sub(left)?))
@@ -283,13 +287,13 @@ fn info(reply: Reply, secret: &Secret) -> Result<ServerInfo, Cause> {
     }
 }
 
-/// The server refuses to have a witness, or cannot have one now.
+/// The cause if the server refuses a witness, or cannot have one now.
 pub(crate) fn refused(text: &str) -> Cause {
     let meaning = Meaning::of(text);
     if meaning.is_demoted() {
         return Cause::demoted(text);
     }
-    // In a Redis Cluster another server may have its slot by now, which says nothing against a witness.
+    // In a Redis Cluster another server may own the slot by now, which does not rule out a witness.
     let not_now = !meaning.is_final() || meaning.is_elsewhere();
     if not_now && meaning != Meaning::WrongType {
         return Cause::refused(text);
@@ -297,12 +301,12 @@ pub(crate) fn refused(text: &str) -> Cause {
     Cause::NoWitness(without_arguments(text).to_owned())
 }
 
-/// The connection is of no more use, and a new one shows what is there.
+/// The cause that ends a connection to a changed server. A new connection shows what is there.
 pub(crate) fn changed() -> Cause {
     Cause::Closed("the server was promoted or flushed, or is another one".into())
 }
 
-/// As above: the number of keys that it has evicted is another one.
+/// The cause that ends a connection whose server reports another number of evicted keys.
 pub(crate) fn has_evicted() -> Cause {
     Cause::Closed(
         "its evicted_keys have changed, so locks may be gone: set maxmemory-policy noeviction"
@@ -310,7 +314,7 @@ pub(crate) fn has_evicted() -> Cause {
     )
 }
 
-/// Whether keys may have been lost by a command, by the reply to [`FLUSHED`].
+/// Whether a command may have deleted keys, by the reply to [`FLUSHED`].
 fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
     match commands {
         Some(Reply::Bulk(text)) => has_flushed(&ServerInfo::new(text, secret)),
@@ -319,7 +323,7 @@ fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
 }
 
 fn has_flushed(commands: &ServerInfo) -> bool {
-    // A server that says nothing of any command may not say it of these either.
+    // A server that reports no command at all may hide these, too.
     let counts = commands.get("cmdstat_info").is_some();
     let was_called = |name: &&str| {
         let calls = commands.get(&format!("cmdstat_{name}"));
@@ -328,14 +332,14 @@ fn has_flushed(commands: &ServerInfo) -> bool {
     !counts || FLUSHES.iter().any(was_called)
 }
 
-/// What is to be done after a first look.
+/// The next step after a first look.
 pub(crate) enum Judged {
-    /// And how long its server has been up.
+    /// The witness, and how long its server has been up.
     Fits(Witness, Duration),
     LookAgain(Look),
 }
 
-/// What shows that a server has lost nothing since its witness was set, or since it was started.
+/// The evidence that a server has lost nothing since its witness was set, or since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
     /// The witness has this value.
@@ -345,7 +349,7 @@ pub(crate) enum Evidence {
 }
 
 impl Evidence {
-    /// Whether this reply shows it: the witness, or the reply to [`ALL`].
+    /// Whether this reply shows the evidence: the witness, or the reply to [`ALL`].
     pub(crate) fn is_shown_by(&self, reply: &[u8]) -> bool {
         match self {
             Evidence::Value(value) if mutant(Mutant::AnyWitness) => {
@@ -361,16 +365,16 @@ impl Evidence {
     }
 }
 
-/// A witness that names the identity of its server, or what stands for it.
+/// A witness that names its server's identity, or the evidence in its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     pub(crate) evidence: Evidence,
     pub(crate) identity: Identity,
-    /// How old it was when the server said so, by the clock by which locks end there.
+    /// The witness's age when the server reported it, by the clock by which locks end there.
     pub(crate) age: Duration,
-    /// The server was never promoted nor flushed: it has lost nothing since it was started.
+    /// Whether the server was never promoted or flushed: it has lost nothing since its start.
     pub(crate) calm: bool,
-    /// It was not flushed, as far as that was looked at: it has lost nothing since it became this identity.
+    /// Whether a look showed no flush and no eviction: the server has lost nothing since it got this identity.
     pub(crate) lossless: bool,
 }
 
@@ -429,7 +433,7 @@ mod tests {
             let judged = look.judge(8 * S);
             assert_eq!(matches!(judged, Judged::Fits(..)), fits, "{value}");
         }
-        // It was set by hand.
+        // The witness was set by hand.
         for left in [Reply::Int(-1), Reply::Int(i64::MAX)] {
             let look = look("h", ZEROS, bulk("r h 0 0"), left).unwrap();
             let set = look.set_witness(WITNESS, 1).unwrap();
@@ -467,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Before a first look, between the two, and since the witness was set.
+    /// Keys may be evicted before the first look, between the two, or after the witness was set.
     #[test]
     fn a_server_that_evicts_keys_is_another_one_and_has_lost_something() {
         let look =

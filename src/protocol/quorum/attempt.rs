@@ -17,13 +17,13 @@ use crate::values::label::Label;
 use crate::values::quorum::{Deadline, Ttl};
 use crate::values::token::Token;
 
-/// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and
-/// not contenders.
+/// The maximum number of split votes. The pauses double: after so many, the attempt has met a holder that has the lock
+/// on a minority, not contenders.
 const MAX_SPLITS: u32 = 8;
 
-/// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
-/// token of its own (rule R2), within one node timeout and a few hundred round trips; and one more where
-/// connections turned out closed. An attempt that enqueues is one try: the [poller](super::poller) does the rest.
+/// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with its own token
+/// (rule R2), within one node timeout and a few hundred round trips; and one more try if connections turned out closed.
+/// An attempt that enqueues is one try: the [poller](crate::protocol::waiting::poller) does the rest.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
@@ -32,58 +32,58 @@ pub(crate) struct Attempt {
     label: Option<Label>,
     queue_entry: Option<Arc<QueueEntry>>,
     node_timeout: Duration,
-    /// Since when it is wanted.
+    /// When the lock was first wanted.
     since: Option<Instant>,
     /// When the first try was sent.
     begun: Option<Instant>,
-    /// What the current try asks for.
+    /// The key of the current try.
     key: Option<Key>,
     started: Option<Point>,
     splits: Backoff,
     closed: bool,
 }
 
-/// What a try came to.
+/// The result of a try.
 pub(crate) enum Tried {
     Granted(Key, Deadline),
-    /// Granted when its validity was over: to be released again.
+    /// Granted after its validity ended: must be released.
     TooSlow(Key, Deadline),
     /// Held by another.
     Denied(Rejection),
     Unavailable(NodeErrors),
-    /// Its validity was over before enough nodes had answered.
+    /// The validity ended before enough nodes answered.
     Expired,
     /// Another try, after a random part of this time.
     Again(Duration),
 }
 
-/// What the nodes that denied the lock know of it.
+/// The replies of the nodes that denied the lock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rejection {
-    /// The number of other nodes that had granted it. It was undone there.
+    /// The number of other nodes that granted the lock. Those grants were undone.
     pub(crate) granted: usize,
     pub(crate) remarks: Remarks,
 }
 
 impl Rejection {
-    /// From the nodes whose queues were entered.
+    /// The replies of the nodes whose queues were entered.
     fn lock_infos(&self) -> impl Iterator<Item = &LockInfo> {
         self.remarks.lock_infos.iter()
     }
 
-    /// What the name is on a quorum, if that is something else, and one of these nodes (rule R53).
+    /// The other use of the name, and one node that reports it, if a quorum reports one (rule R53).
     pub(crate) fn other_use(&self, quorum: usize) -> Option<(usize, OtherUse)> {
         let enough = self.remarks.other_uses.len() >= quorum;
         self.remarks.other_uses.first().copied().filter(|_| enough)
     }
 
-    /// The process that holds it on a quorum.
+    /// The process that holds the lock on a quorum.
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
         let known = || self.lock_infos().filter_map(|info| info.holder);
         known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
     }
 
-    /// The same, its label, and when its time is over.
+    /// The label of the process that holds the lock on a quorum, and when its time ends.
     pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<KnownHolder> {
         let holder = self.holder(quorum)?;
         let of_it = |info: &&LockInfo| info.holder == Some(holder);
@@ -95,24 +95,25 @@ impl Rejection {
         })
     }
 
-    /// No node knows a holder: the nodes were not asked, or do not permit it; or the lock is reserved for another waiter.
+    /// Whether no node reports a holder: the nodes were not asked, or do not permit that; or the lock is reserved for
+    /// another waiter.
     pub(crate) fn is_unknown(&self) -> bool {
         self.granted == 0 && self.lock_infos().all(|info| info.holder.is_none())
     }
 
-    /// A quorum would have granted it, but for waiters that come first.
+    /// Whether a quorum would have granted the lock, except for waiters that come first.
     pub(crate) fn is_reserved(&self, quorum: usize) -> bool {
         let kept = self.lock_infos().filter(|info| info.is_reserved()).count();
         kept > 0 && kept + self.granted >= quorum
     }
 
-    /// Whether a quorum will notify this process, or has granted it.
+    /// Whether a quorum will notify this process, or has granted the lock.
     pub(crate) fn is_queued(&self, quorum: usize) -> bool {
         let queued = self.lock_infos().filter(|info| info.queued).count();
         queued + self.granted >= quorum
     }
 
-    /// When a quorum is free, if nothing happens before.
+    /// The time until a quorum is free, if nothing happens before.
     pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
         let mut left: Vec<Duration> = self.lock_infos().filter_map(|info| info.left).collect();
         left.sort_unstable();
@@ -122,7 +123,7 @@ impl Rejection {
 }
 
 impl Attempt {
-    /// With a `queue_entry` the nodes notify this process when the lock is free.
+    /// Creates an attempt. With a `queue_entry`, the nodes notify this process when the lock is free.
     pub(crate) fn new(
         resource: Arc<[u8]>,
         ttl: Ttl,
@@ -150,7 +151,7 @@ impl Attempt {
         Attempt { kind, ..self }
     }
 
-    /// The lock was wanted before this attempt.
+    /// Sets when the lock was first wanted, if that was before this attempt.
     pub(crate) fn since(self, since: Instant) -> Attempt {
         Attempt {
             since: Some(since),
@@ -158,13 +159,13 @@ impl Attempt {
         }
     }
 
-    /// A try, with a fresh token.
+    /// Returns the operation of the next try, with a fresh token.
     pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
         let token = match &self.key {
             Some(key) if mutant(Mutant::ReuseToken) => key.token,
             _ => token,
         };
-        // Before anything is sent (rule R3).
+        // Taken before anything is sent (rule R3).
         self.started = Some(now);
         let valid = now.mono.checked_add(self.ttl.validity());
         let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
@@ -190,8 +191,8 @@ impl Attempt {
             .map_or(Duration::ZERO, |started| started.elapsed_at(now))
     }
 
-    /// No node granted it: there is a holder. Otherwise other contenders may have met the same split. An attempt that
-    /// enqueues knows which it is, and the process may be notified meanwhile.
+    /// Whether other contenders may have met the same split. If no node granted the lock, there is a holder. An attempt
+    /// that enqueues learns which it is, and the process may be notified meanwhile.
     fn contends(&self, rejection: &Rejection) -> bool {
         rejection.granted > 0 && self.queue_entry.is_none() && !mutant(Mutant::SplitIsDenial)
     }
@@ -253,7 +254,7 @@ impl Attempt {
 
 #[cfg(test)]
 impl Attempt {
-    /// Whether this was its first try, and others may follow.
+    /// Whether this was the first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
         self.splits.failures() == 0 && !self.closed && self.queue_entry.is_none()
     }
@@ -341,7 +342,7 @@ mod tests {
             begin(start).answered(answer, later(start, time))
         };
         assert!(matches!(failed(true, 988 * MS), Tried::Expired));
-        // It was the second try that had no more time, or the nodes failed.
+        // The second try ran out of time, or the nodes failed.
         assert!(!matches!(failed(true, 987 * MS), Tried::Expired));
         assert!(!matches!(failed(false, 988 * MS), Tried::Expired));
     }

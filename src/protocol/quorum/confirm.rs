@@ -1,24 +1,24 @@
-//! The thread that confirms releases which no operation waits for, and sends again what was refused for now.
+//! The thread that confirms releases which no operation waits for, and resends commands that were refused for now.
 //!
-//! A connection whose other side is gone takes them; a server that has forgotten the scripts, is busy, loads its data or
-//! cannot write to its disk does not carry them out. Mostly the next operation finds out; this is for a program that does
-//! nothing more.
+//! A connection whose other side is gone accepts releases; a server that has forgotten the scripts, is busy, loads its
+//! data or cannot write to its disk does not carry them out. Mostly the next operation finds out; this thread is for a
+//! program that does nothing more.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::next::Next;
 
-/// How long the thread stays after the last release: where locks are dropped again and again, one thread serves them
-/// all.
+/// How long the thread stays after the last release: if locks are dropped again and again, one thread serves them all.
 const LINGER: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(crate) struct Confirmation {
-    /// When a release was last submitted that no operation waits for.
+    /// When a release that no operation waits for was last submitted.
     released: Option<Instant>,
     is_running: bool,
-    /// A node has refused a release, for its keys or for now. Others may do so unread.
+    /// Whether a node has refused a release, for its keys or for now. Other nodes may have, in replies that are not
+    /// read yet.
     refused: bool,
 }
 
@@ -31,26 +31,26 @@ impl Confirmation {
         self.refused = true;
     }
 
-    /// Releases that operations have waited for are to be confirmed, too.
+    /// Whether releases that operations waited for must be confirmed, too.
     pub(crate) fn some_are_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether a thread is to be started. `any`: there is something for it to do.
+    /// Whether a thread must be started. `any`: whether there is something for it to do.
     pub(crate) fn starts(&mut self, any: bool) -> bool {
         let starts = any && !self.is_running && !mutant(Mutant::NeverConfirm);
         self.is_running |= starts;
         starts
     }
 
-    /// There is no such thread: it could not be started, or a bug has ended it.
+    /// Notes that there is no such thread: it could not be started, or a bug has ended it.
     pub(crate) fn ended(&mut self) {
         self.is_running = false;
     }
 
-    /// What the thread should do. `oldest`: when the oldest release was written that is not confirmed, and when the node's
-    /// time to answer is over. A node that has not answered by then, or whose connection is closed, gets a worker, which
-    /// sends them again. `retry_at`: when what was refused for now is sent again.
+    /// Returns what the thread should do. `oldest`: when the oldest unconfirmed release was written, and when the
+    /// node's time to answer ends. A node that has not answered by then, or whose connection is closed, gets a worker,
+    /// which sends the releases again. `retry_at`: when commands that were refused for now are sent again.
     pub(crate) fn next(
         &mut self,
         oldest: Option<(Instant, Instant)>,

@@ -1,11 +1,10 @@
 //! All nodes and all operations under way.
 //!
-//! Each thread has a [`ThreadRole`], and does what [`Core::next`] returns. One thread at a time leads, with the connections of
-//! the nodes that are connected. Each other node has a worker. A connection is used by the worker of its node, if there
-//! is one, and otherwise by the leader.
+//! Each thread has a [`ThreadRole`], and does what [`Core::next`] returns. One thread at a time leads, with the
+//! connections of the nodes that are connected. Each other node has a worker. A connection is used by the worker of its
+//! node, if there is one, and otherwise by the leader.
 //!
-//! Operations may be submitted at any time. Each has a time of its own, and is answered as soon as its
-//! verdict is certain.
+//! Operations may be submitted at any time. Each has its own time, and is answered as soon as its verdict is certain.
 
 // OK because nodes are never removed, and slots only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
@@ -35,20 +34,20 @@ use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Verdict, majority};
 use crate::values::random::Rng;
 
-/// What has happened to a node's connection, or to the thread that has it.
+/// An event at a node's connection, or at the thread that has it.
 pub(crate) enum Input<'a> {
     /// A worker was started, or could not be.
     Started(Result<(), Cause>),
-    /// What was to be sent is written, or the connection is finished.
+    /// The output is written, or the connection is finished.
     Sent(Result<(), Cause>),
-    /// What has come; no bytes: nothing did in time.
+    /// The bytes received. Empty if the read timed out.
     Received(Result<&'a [u8], Cause>),
-    /// Its directory's word on its address, when it was asked at that time; `None`: nothing is known.
+    /// The directory's answer about the node's address, and when it was asked. `None`: nothing was learnt.
     Confirmed {
         asked: Instant,
         answer: Option<LastWord>,
     },
-    /// Its server has said that the one at this address has its keys now.
+    /// The node's server has reported that the one at this address has its keys now.
     Moved(String),
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct Core<W> {
     reader: Reader,
     /// When a majority was connected for the first time.
     majority_at: Option<Instant>,
-    /// Since when the nodes are closed.
+    /// When the nodes were closed.
     closed_at: Option<Instant>,
     /// For the pauses between tries to connect.
     rng: Rng,
@@ -68,7 +67,7 @@ pub(crate) struct Core<W> {
     notified_elsewhere: NotifiedElsewhere,
     pub(crate) answers: Vec<(W, Answer)>,
     pub(crate) events: Events,
-    /// Threads that wait for news are to be woken.
+    /// Whether threads that wait for news must be woken.
     pub(crate) news: bool,
 }
 
@@ -98,13 +97,13 @@ impl<W> Core<W> {
         }
     }
 
-    /// Whether [`take_elsewhere`](Core::take_elsewhere) finds anything, with all.
+    /// Whether [`take_elsewhere`](Core::take_elsewhere) with `all` returns anything.
     pub(crate) fn owes_any(&self) -> bool {
         !self.operations.elsewhere.is_empty() || self.nodes.iter().any(Node::is_owed)
     }
 
-    /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45). `all`: and what a
-    /// node is still to be sent, or has not confirmed.
+    /// Takes the debts that no operation waits for, each with its node: other servers have their keys (rule R45).
+    /// `all`: also the debts that a node must still be sent, or has not confirmed.
     pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Debt)> {
         let mut debts = std::mem::take(&mut self.operations.elsewhere);
         for (at, node) in self.nodes.iter_mut().enumerate().filter(|_| all) {
@@ -114,7 +113,7 @@ impl<W> Core<W> {
         debts
     }
 
-    /// So many nodes may not have carried out what they are owed that other processes may have no majority.
+    /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
     pub(crate) fn is_owed(&self) -> bool {
         self.which(Node::is_owed).len() > self.nodes.len() - majority(self.nodes.len())
@@ -125,7 +124,7 @@ impl<W> Core<W> {
         all.filter(|at| is(&self.nodes[*at])).collect()
     }
 
-    /// Another server may have a key by now: releases that were waited for are to be confirmed, too.
+    /// Whether another server may have a key by now: releases that were waited for must be confirmed, too.
     fn is_routed(&self) -> bool {
         self.nodes.iter().any(|node| node.wire().handshake.routed)
     }
@@ -159,7 +158,7 @@ impl<W> Core<W> {
 
     // ---- operations
 
-    /// `caller` waits for the answer.
+    /// Submits an operation. `caller` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) {
         if op.action.ends() {
             self.cancel_behind(&op, now);
@@ -173,7 +172,8 @@ impl<W> Core<W> {
         self.begin(slot, now);
     }
 
-    /// What is not written yet when a lock ends never is: it would come behind the end.
+    /// Cancels the lock's repairs and extensions that are under way when it ends: written later, they would come behind
+    /// the end.
     fn cancel_behind(&mut self, end: &Op, now: Instant) {
         for slot in self.operations.slots() {
             let operation = &self.operations[slot];
@@ -190,7 +190,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// Whether such a caller waits: its operation is under way, or no leader has taken its answer.
+    /// Whether a caller that `is_it` accepts waits: its operation is under way, or no leader has taken its answer.
     pub(crate) fn is_waiting(&self, is_it: impl Fn(&W) -> bool) -> bool {
         let under_way = self.operations.under_way();
         let waiting = under_way.filter_map(|operation| operation.caller.as_ref());
@@ -203,7 +203,7 @@ impl<W> Core<W> {
         self.operations.longest_waiting()
     }
 
-    /// Its time begins, unless first connections are waited for: then until when.
+    /// Begins the operation's time, unless first connections are waited for: then returns until when.
     fn begin(&mut self, slot: usize, now: Instant) -> Option<Instant> {
         let operation = &mut self.operations[slot];
         if operation.begun().is_some() || operation.op.only_write {
@@ -232,7 +232,7 @@ impl<W> Core<W> {
                 Some(left) if operation.is_acquire() || sits_out => {
                     operation.fail(at, &Arc::new(node.sits_out(left)));
                 }
-                // It is connected now.
+                // The node is connected now.
                 _ => self.news |= node.is_quarantined() && !sits_out,
             }
         }
@@ -245,7 +245,7 @@ impl<W> Core<W> {
 
     // ---- the threads
 
-    /// What a thread should do next.
+    /// Returns what a thread should do next.
     pub(crate) fn next(&mut self, role: ThreadRole, now: Instant) -> Next {
         match role {
             ThreadRole::Leader => self.lead(now),
@@ -254,7 +254,8 @@ impl<W> Core<W> {
         }
     }
 
-    /// A thread has panicked, which only a bug can be, or the confirmer could not be started. Another one may be.
+    /// Notes that a thread has panicked, which only a bug can cause, or that the confirmer could not be started.
+    /// Another one may be started.
     pub(crate) fn deserted(&mut self, role: ThreadRole, now: Instant) {
         match role {
             ThreadRole::Leader => self.recover(now),
@@ -305,7 +306,7 @@ impl<W> Core<W> {
             if let Some(next) = self.ask(&wants, now) {
                 return next;
             }
-            // Its releases are written by now.
+            // The node's releases are written by now.
             if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
                 return Next::HandOver { node };
             }
@@ -313,7 +314,7 @@ impl<W> Core<W> {
                 return self.settle(now);
             }
             if now >= wants.ends {
-                // The program itself may have slept: what has come meanwhile counts.
+                // This thread may have been suspended. Replies that arrived meanwhile still count.
                 let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(wants.ends);
                 match owing.iter().find(is_unprobed) {
                     Some(node) => return self.probe(node, now),
@@ -329,7 +330,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// Looks which nodes may not be masters any more, and leaves those that are not (rule R43).
+    /// Finds nodes that may no longer be masters, and leaves those that are not (rule R43).
     fn look_at_masters(&mut self, now: Instant) {
         for at in 0..self.nodes.len() {
             let connected = self.nodes[at].is_connected();
@@ -341,7 +342,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// A directory is asked while its node is in use.
+    /// Returns a node whose directory must be asked. Directories are asked while their node is in use.
     fn ask(&mut self, wants: &Wants, now: Instant) -> Option<Next> {
         if !wants.master {
             return None;
@@ -352,7 +353,7 @@ impl<W> Core<W> {
         Some(Next::Ask { node, found })
     }
 
-    /// What the operations under way want, with those that are done taken out.
+    /// Returns the needs of the operations under way, and takes out those that are done.
     fn survey(&mut self, view: &View, now: Instant) -> Wants {
         let mut wants = Wants::new(now + self.timeouts.connect);
         for slot in self.operations.slots() {
@@ -385,8 +386,8 @@ impl<W> Core<W> {
         wants
     }
 
-    /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails
-    /// writes its releases before it returns.
+    /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails writes its
+    /// releases before it returns.
     fn is_written_off(&self, at: usize) -> bool {
         let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
         !acquires.any(|one| one.sent_to.has(at) && !mutant(Mutant::LeaveBeforeUndo))
@@ -405,8 +406,8 @@ impl<W> Core<W> {
         if let Some(at) = nodes.iter().find(idle) {
             return self.probe(at, now);
         }
-        // A node that takes in nothing may hold up the leader for half a node timeout, so that the others
-        // still have time to answer; and no operation for longer than it may take at all.
+        // A node that takes in nothing may hold up the leader for half a node timeout, so that the others still have
+        // time to answer; but no operation for longer than it may take at all.
         let begun = self.operations.under_way().filter_map(Operation::begun);
         let oldest = begun.min().unwrap_or(now);
         let until = (now + self.timeouts.node / 2).min(oldest + 2 * self.timeouts.node);
@@ -422,23 +423,23 @@ impl<W> Core<W> {
         }
     }
 
-    /// Nodes that callers wait for are connected at once.
+    /// Connects at once the nodes that callers wait for.
     fn reconnect_now(&mut self, nodes: NodeSet) {
         for at in nodes.and(self.which(Node::has_worker)).iter() {
             self.news |= self.nodes[at].reconnect_now();
         }
     }
 
-    /// So are those without which there are too few.
+    /// Connects at once the nodes without which there are too few.
     fn reconnect_lacking(&mut self, nodes: NodeSet) {
         if !nodes.is_empty() {
-            // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
+            // A replica takes its time, and its name is not looked up more often for that (rule R39).
             self.reconnect_now(nodes.without(self.which(Node::is_replica)));
         }
     }
 
-    /// No caller waits for an answer. When the nodes are closed, what was sent is waited
-    /// for a little: closing on unread replies resets a connection, and the server may then drop a
+    /// Decides the leader's last steps when no caller waits for an answer. When the nodes are closed, replies to what
+    /// was sent are waited for a little: closing on unread replies resets a connection, and the server may then drop a
     /// release that it has not read yet.
     fn settle(&mut self, now: Instant) -> Next {
         let until = self.closed_at.map(|at| at + self.timeouts.node);
@@ -462,19 +463,20 @@ impl<W> Core<W> {
 
     // ---- releases that no operation waits for
 
-    /// A thread is to be started that confirms them, and sends again what was refused for now. From then on there is one.
+    /// Whether a thread must be started that confirms releases, and resends commands that were refused for now. If so,
+    /// it counts as running from then on.
     pub(crate) fn starts_confirmer(&mut self, role: ThreadRole) -> bool {
         let starts = role == ThreadRole::Leader || !mutant(Mutant::WorkersStartNothing);
         let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
         self.confirmation.starts(any && self.closed_at.is_none())
     }
 
-    /// When something that a node has refused for now is sent again.
+    /// When the next command that a node has refused for now is sent again.
     fn retries_at(&self) -> Option<Instant> {
         self.nodes.iter().filter_map(Node::retries_at).min()
     }
 
-    /// Since when it is not known whether all of them were carried out.
+    /// When the oldest release that may not have been carried out was written.
     fn unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
         let refused = self.confirmation.some_are_refused();
@@ -492,7 +494,7 @@ impl<W> Core<W> {
 
     // ---- sending
 
-    /// What is to be sent to these nodes, the nearest first.
+    /// Collects the output for these nodes, the nearest first.
     pub(crate) fn output(&mut self, mut nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         out.clear();
         self.choose_operations(nodes, out, now);
@@ -504,8 +506,8 @@ impl<W> Core<W> {
         }
     }
 
-    /// The operations that are to be sent to one of these nodes. Releases come first, or a lock that is free already would be
-    /// denied.
+    /// Chooses the operations to send to one of these nodes. Releases come first, or a lock that is free already would
+    /// be denied.
     fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         let view = self.view();
         let nodes = nodes.and(view.connected);
@@ -524,7 +526,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// Appends the bytes for one of them.
+    /// Appends the bytes for one node.
     fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) {
         let Outgoing {
             bytes, operations, ..
@@ -575,7 +577,7 @@ impl<W> Core<W> {
         if named_at.is_some() {
             node.wire_mut().ask(out);
         }
-        // A time that the lock is left for has begun with the operation.
+        // The time that a shortening leaves has begun with the operation.
         let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
         let means = node.wire_mut().means(loads, key);
@@ -599,7 +601,7 @@ impl<W> Core<W> {
         node.write_deferred(prefix, out);
     }
 
-    /// The releases for a node are written, or its connection is finished.
+    /// Notes that the releases for a node are written, or its connection is finished.
     fn undo_written(&mut self, at: usize) {
         let operations = self.operations.all_mut();
         operations.for_each(|operation| operation.undo_to.remove(at));
@@ -693,7 +695,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// False: the connection is finished.
+    /// Handles a reply. Returns false if the connection is finished.
     fn reply(&mut self, at: usize, reply: Reply, pending: Pending, now: Instant) -> bool {
         let error = reply.error();
         let slot = pending.operation.and_then(|id| self.operations.open(id));
@@ -723,7 +725,7 @@ impl<W> Core<W> {
                 (action, key)
             }
             (None, Some(debt), Some(sent)) => (sent, &debt.key),
-            // No caller waits for it. An error that ends the connection comes again.
+            // No caller waits for this reply. An error that ends the connection comes again.
             (None, ..) => {
                 if pending.operation.is_none() {
                     self.nodes[at].pinged();
@@ -753,7 +755,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// What a server could not carry out now, and would later.
+    /// Defers a command that a server could not carry out now, and would later.
     fn defer(&mut self, at: usize, vote: &Vote, pending: &Pending, now: Instant) {
         if matches!(vote, Vote::Failed { later: true, .. })
             && let Some(debt) = &pending.owed
@@ -762,12 +764,12 @@ impl<W> Core<W> {
             self.nodes[at].defer(debt.clone(), pending.retries, &mut self.rng, now);
             // Another node may have refused it, too, and its reply may not be read.
             self.confirmation.refused();
-            // The thread that sends it again may be there already, and the node's worker may have to.
+            // The thread that sends it again may be there already, and the node's worker may have to send it.
             self.news = true;
         }
     }
 
-    /// A server has not carried out a command, since it does not have the key.
+    /// Handles a command that a server has not carried out, since it does not have the key.
     fn is_elsewhere(
         &mut self,
         at: usize,
@@ -809,7 +811,7 @@ impl<W> Core<W> {
             if !mutant(Mutant::UnreadRefusal) {
                 self.confirmation.refused();
             }
-            // The server refuses a call before it looks at its script: that was not loaded.
+            // The server refuses a call before it looks at its script, which was therefore not loaded.
             if pending.loads && !mutant(Mutant::RefusedIsLoaded) {
                 self.nodes[at].wire_mut().forget_loaded();
             }
@@ -833,12 +835,12 @@ impl<W> Core<W> {
     fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
             self.nodes[at].add_debt(debt);
-            // Its worker writes it at once.
+            // The node's worker writes it at once.
             self.news |= self.nodes[at].is_quarantined();
         }
     }
 
-    /// A node has voted on an operation. False: the connection is finished.
+    /// Counts a node's vote on an operation. Returns false if the connection is finished.
     fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
@@ -860,8 +862,8 @@ impl<W> Core<W> {
 
     // ---- the nodes
 
-    /// A node's connection is finished, or a command may be torn on it. Each pending vote fails, or may be
-    /// asked for again; each pending release is to be sent again; the rest is dropped.
+    /// Ends a node's connection, which is finished, or on which a command may be torn. Each pending vote fails, or may
+    /// be asked for again; each pending release must be sent again; the rest is dropped.
     fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
         let (was, wire) = self.nodes[at].sever();
@@ -883,7 +885,7 @@ impl<W> Core<W> {
             self.undo_written(at);
         }
         if let Cause::Closed(_) = *cause {
-            // Where one connection was closed others may be too.
+            // If one connection was closed, others may be, too.
             let nodes = self.nodes.iter_mut();
             nodes.for_each(|node| node.wire_mut().must_probe());
         }
@@ -902,7 +904,7 @@ impl<W> Core<W> {
         Cause::NoAnswer(self.timeouts.node, Limit::Node(1))
     }
 
-    /// A node did not answer within its time. Its connection is kept.
+    /// Marks a node that did not answer within its time. Its connection is kept.
     fn mark_unresponsive(&mut self, at: usize, now: Instant) {
         let cause = Arc::new(self.no_answer());
         let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
@@ -915,7 +917,7 @@ impl<W> Core<W> {
         self.away(at, cause, now);
     }
 
-    /// A try to connect has failed.
+    /// Notes that a try to connect has failed.
     fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
         let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
         self.nodes[at].tried(retry_at, self.closed_at.is_some());
@@ -923,7 +925,7 @@ impl<W> Core<W> {
         self.away(at, cause, now);
     }
 
-    /// Operations that were not sent to a node need not wait for it.
+    /// Fails the node for operations that were not sent to it: they need not wait for it.
     fn unreachable(&mut self, at: usize, cause: &Arc<Cause>) {
         let began = self.nodes[at].try_began();
         for operation in self.operations.open_mut() {
@@ -937,13 +939,13 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    /// A node was connected or is away: which votes can still be expected has changed.
+    /// Judges all operations again after a node was connected or went away: other votes can be expected now.
     fn changed(&mut self, now: Instant) {
         self.news = true;
         self.judge_all(now);
     }
 
-    /// The time of one or more operations is over.
+    /// Expires the operations whose time is over.
     fn expire(&mut self, now: Instant) {
         let connected = self.connected_nodes();
         let mut silent = NodeSet::EMPTY;
@@ -952,7 +954,7 @@ impl<W> Core<W> {
                 silent = silent.or(operation.owing().and(connected));
             }
         }
-        // Others had no time to answer.
+        // Other nodes had no time to answer.
         let overdue = now.checked_sub(SLICE);
         let slow = self.which(|node| node.wire().has_pending_since(overdue));
         let slow = slow.and(self.reader.slow());
@@ -967,13 +969,13 @@ impl<W> Core<W> {
 
     // ---- connecting without a lock
 
-    /// Nodes that are away are connected at once, without a pause. How many tries have ended so far.
+    /// Connects the nodes that are away at once, without a pause. Returns how many tries of each have ended so far.
     pub(crate) fn connect_now(&mut self) -> Vec<u64> {
         self.reconnect_now(NodeSet::first(self.nodes.len()));
         self.nodes.iter().map(Node::tries).collect()
     }
 
-    /// Whether each node is connected, or has been tried since then.
+    /// Whether each node is connected, or has been tried since `before` was taken.
     pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
         let mut nodes = self.nodes.iter().zip(before);
         nodes.all(|(node, before)| {
@@ -1022,7 +1024,8 @@ impl<W> Core<W> {
     fn finish(&mut self, slot: usize, verdict: Verdict, now: Instant) {
         self.operations[slot].phase = Phase::Free;
         if let Some(debt) = self.operations[slot].owed() {
-            // It is to be sent where it was not written, or where the connection it was written on has died.
+            // The end of the lock must be sent where it was not written, or where the connection it was written on has
+            // died.
             let Operation { op, sent_to, .. } = &self.operations[slot];
             let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
             for at in nodes
@@ -1033,7 +1036,7 @@ impl<W> Core<W> {
                 self.add_debt(at, Some(debt.clone()));
             }
         }
-        // Those that an extension finds are put right by the refill.
+        // Slots that an extension finds are put right by the refill.
         let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
         if acquired {
             for (at, release) in self.operations[slot].stray_releases() {
@@ -1048,7 +1051,7 @@ impl<W> Core<W> {
         self.answers.extend(caller.map(|caller| (caller, answer)));
     }
 
-    /// After a panic of the leader: what was written is not known any more.
+    /// Recovers from a panic of the leader: which bytes were written is uncertain.
     fn recover(&mut self, now: Instant) {
         for at in self.which(Node::takes_releases).iter() {
             self.sever(at, panicked(), now);
@@ -1098,7 +1101,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// A node is connected, and gives no votes for now.
+    /// Quarantines a node: it is connected, and gives no votes for now.
     fn quarantine(&mut self, at: usize, now: Instant) {
         let left = self.nodes[at].grants_in(now).unwrap_or_default();
         let cause = Arc::new(self.nodes[at].sits_out(left));
@@ -1131,7 +1134,7 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    /// A new connection to a node, or why there is none. Whether it is of any use.
+    /// Handles a new connection to a node, or the cause why there is none. Returns whether the connection is usable.
     pub(crate) fn connected(
         &mut self,
         at: usize,
@@ -1165,10 +1168,10 @@ impl<W> Core<W> {
         same.iter().find(|other| *other != at)
     }
 
-    /// The nodes are closed. What was sent, and releases that are still to be sent, have one node timeout.
+    /// Closes the nodes. Commands that were sent, and releases that must still be sent, have one node timeout.
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
-        // What was deferred has one last try.
+        // Deferred commands have one last try.
         self.nodes.iter_mut().for_each(Node::retry_deferred);
         self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
@@ -1177,7 +1180,7 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
-    /// What is unfinished, if anything is.
+    /// Describes what is unfinished, if anything is.
     pub(crate) fn not_quiescent(&self) -> Option<String> {
         let node = self.nodes.iter().find_map(Node::not_quiescent);
         let open = self.longest_waiting().is_some();

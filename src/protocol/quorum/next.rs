@@ -1,25 +1,25 @@
-//! What the threads are to do that carry out what the core decides.
+//! The steps of the threads that carry out the core's decisions.
 
 use std::time::Instant;
 
 use crate::protocol::node::address::FoundMaster;
 use crate::values::quorum::NodeSet;
 
-/// What a thread is there for.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadRole {
-    /// It has the connections of the nodes that are connected. There is one at a time.
+    /// Serves the connections of the nodes that are connected. There is one leader at a time.
     Leader,
-    /// It serves this node, which is not connected.
+    /// Serves this node, which is not connected.
     Worker(usize),
-    /// It confirms releases that no operation waits for.
+    /// Confirms releases that no operation waits for.
     Confirmer,
 }
 
-/// What a thread should do.
+/// The next step of a thread.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// The leader: a node needs a worker. Its connection is of no use any more, if it has one.
+    /// The leader: a node needs a worker. Its connection, if it has one, is no longer usable.
     StartWorker {
         node: usize,
     },
@@ -27,7 +27,7 @@ pub(crate) enum Next {
     HandOver {
         node: usize,
     },
-    /// The leader: releases are to be confirmed.
+    /// The leader: releases must be confirmed.
     StartConfirmer,
     /// The leader: ask whether the node's address is still that of its master. Another thread asks the directory.
     Ask {
@@ -38,7 +38,7 @@ pub(crate) enum Next {
     Connect {
         node: usize,
     },
-    /// A worker: from now on use the connection that was made last. Reset the one before.
+    /// A worker: from now on use the connection that was made last. Reset the previous one.
     Adopt {
         node: usize,
     },
@@ -46,16 +46,16 @@ pub(crate) enum Next {
         nodes: NodeSet,
         until: Instant,
     },
-    /// If `until` is now: take what is here, or find that the connection was closed.
+    /// Receive. If `until` is now: take the bytes that are here, or find that the connection was closed.
     Recv {
         node: usize,
         until: Instant,
     },
-    /// Until then, or until there is news.
+    /// Wait until then, or until there is news.
     Wait {
         until: Instant,
     },
-    /// The confirmer: lead, unless another thread does. That finds what has come.
+    /// The confirmer: lead, unless another thread does. The leader finds the replies that arrived.
     Lead,
     /// A worker: its node is connected again. Leave the connection to the leader, and end.
     Reconnected,

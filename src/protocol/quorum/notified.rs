@@ -1,4 +1,4 @@
-//! Releases that have notified another process, as was learnt when no operation waited for them any more.
+//! Releases that notified another process, as was learnt when no operation waited for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::protocol::node::debt::Debt;
 /// The maximum number of resources that are remembered.
 const MAX_RESOURCES: usize = 64;
 
-/// Their resources, the oldest first. The next acquire of one learns it.
+/// The resources of those releases, the oldest first. The next acquire of a resource takes it out, and reports it.
 #[derive(Default)]
 pub(crate) struct NotifiedElsewhere(VecDeque<Arc<[u8]>>);
 

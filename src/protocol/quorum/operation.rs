@@ -19,21 +19,21 @@ use crate::protocol::quorum::votes::{Remarks, Votes};
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
 
-/// What is asked of all nodes.
+/// A request to all nodes.
 #[derive(Clone)]
 pub(crate) struct Op {
     pub(crate) action: Action,
     pub(crate) key: Key,
-    /// Since when it is wanted, if that is longer than since it is submitted.
+    /// When the operation was first wanted, if that is before it was submitted.
     pub(crate) since: Option<Instant>,
-    /// When an answer is of no more use, if that is before the operation's own time is over.
+    /// When an answer becomes useless, if that is before the operation's own time ends.
     pub(crate) until: Option<Instant>,
-    /// It is done as soon as it is written: no thread waits for the answer (for `Drop`).
+    /// Whether the operation is done as soon as it is written: no thread waits for the answer (for `Drop`).
     pub(crate) only_write: bool,
-    /// The nodes that it is for.
+    /// The nodes that the operation is for.
     pub(crate) nodes: NodeSet,
-    /// The server does not have the slot yet, and carries it out all the same: the one that has the slot named it, when it was
-    /// asked at this time.
+    /// For a server that does not have the slot yet, and carries out the operation all the same: when the server that
+    /// has the slot was asked, and named it.
     pub(crate) named_at: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Op {
         Op::new(Action::Ping, Key::without_lock(Arc::from(&[][..])))
     }
 
-    /// A process leaves the queues for a resource.
+    /// Removes a process from the queues for a resource.
     pub(crate) fn dequeue(
         (resource, kind): (Arc<[u8]>, Kind),
         channel: Channel,
@@ -88,12 +88,13 @@ impl Op {
         self.action.question() == Question::Acquire
     }
 
-    /// Whether it enters the queues of a lock that is held.
+    /// Whether the operation enters the queues of a lock that is held.
     pub(crate) fn enqueues(&self) -> bool {
         matches!(self.action, Action::AcquireOrEnqueue(..))
     }
 
-    /// If it ends a lock: what a node is owed that does not carry it out. `submitted`: when it was, at the earliest.
+    /// The debt to a node that does not carry out the operation, if it ends a lock. `submitted`: when the operation was
+    /// submitted, at the earliest.
     pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
         match self.action {
             Action::Release(_) => Some(Debt::release(self.key.clone())),
@@ -105,22 +106,22 @@ impl Op {
         }
     }
 
-    /// For a server that was named then.
+    /// Sets when the server was named ([`Op::named_at`]).
     pub(crate) fn named(self, named_at: Option<Instant>) -> Op {
         Op { named_at, ..self }
     }
 }
 
 pub(crate) enum Outcome {
-    /// With the nodes that it was sent to.
+    /// The nodes that the operation was sent to.
     Yes(NodeSet),
     No,
     Unavailable {
         errors: NodeErrors,
-        /// It would not have come to that without connections that turned out closed, or without servers that do not have
+        /// Whether the operation failed only because of connections that turned out closed, or servers that do not have
         /// the key.
         closed: bool,
-        /// It came to that because an answer was of no more use ([`Op::until`]).
+        /// Whether the operation failed because [`Op::until`] passed before a quorum answered.
         useless: bool,
     },
 }
@@ -128,17 +129,17 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
-    /// The smallest and the largest number that was granted: of a fencing token, or what releases return.
+    /// The smallest and the largest number that was granted: a fencing token, or the result of a release.
     pub(crate) numbers: Option<(u64, u64)>,
     pub(crate) remarks: Remarks,
-    /// An earlier release of the same resource has notified another process, as was learnt only now.
+    /// Whether an earlier release of the same resource notified another process, as was learnt only now.
     pub(crate) notified_elsewhere: bool,
-    /// When it was first sent, or would have been.
+    /// When the operation was first sent, or would have been.
     pub(crate) begun: Instant,
 }
 
 impl Answer {
-    /// To an operation that was not carried out.
+    /// The answer to an operation that was not carried out.
     pub(crate) fn none(now: Instant) -> Answer {
         Answer {
             outcome: Outcome::Unavailable {
@@ -183,29 +184,29 @@ impl Answer {
     }
 }
 
-/// What operations need to know of the nodes.
+/// The state of the nodes, as operations need it.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
-    /// How many there are.
+    /// The number of nodes.
     pub(crate) nodes: usize,
     pub(crate) connected: NodeSet,
-    /// Those of them that may not be the master any more (rule R43).
+    /// Nodes that may no longer be the master (rule R43).
     pub(crate) unconfirmed: NodeSet,
     /// Nodes that did not answer while they were waited for.
     pub(crate) slow: NodeSet,
-    /// Two nodes are one server (rule R1).
+    /// Whether two nodes are one server (rule R1).
     pub(crate) same_server: bool,
-    /// Replies are coming promptly.
+    /// Whether replies are coming promptly.
     pub(crate) replies_flowing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It is answered: its slot is free.
+    /// The operation is answered: its slot is free.
     Free,
     Open,
-    /// A failed acquire: it ends with this verdict when its releases are written (rule R6). Whatever
-    /// is granted until then, it is never a yes again.
+    /// A failed acquire: it ends with this verdict when its releases are written (rule R6). Whatever is granted until
+    /// then, the verdict never becomes yes again.
     Undoing(Verdict),
 }
 
@@ -214,31 +215,31 @@ pub(crate) enum Phase {
 enum Expiry {
     Running,
     Over,
-    /// An answer was of no more use before its own time was over, and a quorum could still have voted.
+    /// An answer became useless before the operation's own time ended, and a quorum could still have voted.
     Useless,
 }
 
 struct Timing {
     submitted: Instant,
-    /// Its time runs since then. Before that it waits for first connections.
+    /// When the operation's time began. Before that it waits for first connections.
     begun: Option<Instant>,
-    /// When its own time is over.
+    /// When the operation's own time ends.
     until: Instant,
     expiry: Expiry,
 }
 
-/// What a vote means for the node that gave it.
+/// The effect of a vote on the node that gave it.
 pub(crate) enum Voted {
     Well,
-    /// It answered with this error.
+    /// The node answered with this error.
     Complained(Arc<Cause>),
-    /// Its connection is of no more use.
+    /// The node's connection is no longer usable.
     Sever(Cause),
 }
 
 /// `W`: the caller that waits for the answer.
 pub(crate) struct Operation<W> {
-    /// Distinguishes it from others that had the same slot.
+    /// Distinguishes the operation from others that had the same slot.
     pub(crate) number: u64,
     pub(crate) op: Op,
     pub(crate) caller: Option<W>,
@@ -247,16 +248,17 @@ pub(crate) struct Operation<W> {
     pub(crate) phase: Phase,
     schedule: Timing,
     votes: Votes,
-    /// Where the connection closes, a release or extension is taken out again, so that it can be sent a second time.
+    /// The nodes that the operation was sent to. If the connection closes, the node of a release or extension is taken
+    /// out, so that it can be sent a second time.
     pub(crate) sent_to: NodeSet,
-    /// Nodes that it may be sent to a second time, or has been.
+    /// Nodes that the operation may be sent to a second time, or has been.
     retried: NodeSet,
-    /// Nodes that the releases which undo it are still to be written to.
+    /// Nodes that the releases which undo the operation must still be written to.
     pub(crate) undo_to: NodeSet,
 }
 
 impl<W> Operation<W> {
-    /// `bytes`: a buffer to be used again.
+    /// Creates an operation. `bytes`: a buffer to reuse.
     pub(crate) fn new(
         number: u64,
         op: Op,
@@ -302,17 +304,17 @@ impl<W> Operation<W> {
         self.op.action.is_release()
     }
 
-    /// Its lock is given up: a node that is away is sent this when it is back.
+    /// Whether the operation gives up its lock: a node that is away is sent it when it is back.
     pub(crate) fn ends(&self) -> bool {
         self.op.action.ends()
     }
 
-    /// If it ends a lock: what a node is owed that does not carry it out.
+    /// The debt to a node that does not carry out the operation, if it ends a lock.
     pub(crate) fn owed(&self) -> Option<Debt> {
         self.op.owed(self.schedule.submitted)
     }
 
-    /// A caller waits for its verdict.
+    /// Whether a caller waits for the verdict.
     pub(crate) fn is_open(&self) -> bool {
         self.phase == Phase::Open && !self.op.only_write
     }
@@ -336,30 +338,30 @@ impl<W> Operation<W> {
         self.schedule.until = until;
     }
 
-    /// Until when its answer is waited for. `first`: until when it waits for first connections.
+    /// Until when the answer is waited for. `first`: until when the operation waits for first connections.
     pub(crate) fn waits_until(&self, first: Option<Instant>) -> Instant {
         let until = first.unwrap_or(self.schedule.until);
         self.op.until.map_or(until, |useful| useful.min(until))
     }
 
-    /// Since when it is wanted.
+    /// When the operation was first wanted.
     fn since(&self) -> Instant {
         self.op.since.unwrap_or(self.schedule.submitted)
     }
 
-    /// When its own time is over, if that is known.
+    /// When the operation's own time ends, if it has begun.
     fn own_end(&self) -> Option<Instant> {
         self.schedule.begun.map(|_| self.schedule.until)
     }
 
-    /// Whether it is too late to send it. (An operation that ends a lock is written all the same.)
+    /// Whether it is too late to send the operation. (One that ends a lock is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let late = is_over(self.own_end()) || is_over(self.op.until);
         !self.ends() && late || self.needs_master() && !self.is_named(now)
     }
 
-    /// Whether the server that has the slot has named the one that is asked lately, if it has to (rule R43).
+    /// Whether the server that has the slot lately named the one that is asked, if it has to (rule R43).
     fn is_named(&self, now: Instant) -> bool {
         let holds = |at: Instant| now <= at + NAMED;
         self.op.named_at.is_none_or(holds)
@@ -369,7 +371,7 @@ impl<W> Operation<W> {
         self.schedule.expiry != Expiry::Running
     }
 
-    /// Notes whether its time is over. Whether it is by its own time.
+    /// Notes whether the operation's time is over. Returns whether its own time is.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let own = self.own_end().is_some_and(|until| until <= now);
         let useless = self.op.until.is_some_and(|until| until <= now);
@@ -380,7 +382,7 @@ impl<W> Operation<W> {
         own
     }
 
-    /// A node that connects at the last moment has time to answer. (The end of a lock has one node timeout.)
+    /// Gives a node that connects at the last moment time to answer. (The end of a lock has one node timeout.)
     pub(crate) fn give_time_to(&mut self, node: usize, node_timeout: Duration, now: Instant) {
         let known = self.sent_to.or(self.votes.tally.voted()).has(node);
         let begun = self.schedule.begun.filter(|_| !self.ends());
@@ -390,7 +392,7 @@ impl<W> Operation<W> {
         }
     }
 
-    /// Whether an answer is of no more use, while its own time is not over.
+    /// Whether an answer is already useless, while the operation's own time is not over.
     fn is_useless(&self, now: Instant) -> bool {
         let own = self.own_end();
         let useful = self
@@ -402,12 +404,12 @@ impl<W> Operation<W> {
 
     // ---- where it is sent
 
-    /// Its answers count only if a master gives them (rule R43).
+    /// Whether the answers count only if a master gives them (rule R43).
     pub(crate) fn needs_master(&self) -> bool {
         self.op.action.needs() != Proof::None
     }
 
-    /// Nodes that it can be sent to.
+    /// Nodes that the operation can be sent to.
     fn connected(&self, view: &View) -> NodeSet {
         match self.needs_master() {
             true => view.connected.without(view.unconfirmed),
@@ -415,12 +417,12 @@ impl<W> Operation<W> {
         }
     }
 
-    /// Nodes that it is to be sent to now.
+    /// Nodes that the operation must be sent to now.
     pub(crate) fn to_send(&self, view: &View, now: Instant) -> NodeSet {
         let connected = self.connected(view);
         let new = connected.without(self.sent_to).and(self.op.nodes);
         let same_server = view.same_server && self.is_acquire();
-        // Mostly it is on its way.
+        // Mostly the operation is already on its way.
         if new.is_empty() || self.phase != Phase::Open || self.is_late(now) || same_server {
             return NodeSet::EMPTY;
         }
@@ -440,7 +442,7 @@ impl<W> Operation<W> {
         new
     }
 
-    /// Nodes that it was sent to and that have not voted.
+    /// Nodes that the operation was sent to and that have not voted.
     pub(crate) fn owing(&self) -> NodeSet {
         self.sent_to.without(self.votes.tally.voted())
     }
@@ -452,7 +454,8 @@ impl<W> Operation<W> {
         NodeSet::first(view.nodes).without(known)
     }
 
-    /// Nodes without which there are too few. `to_send`: where it is sent now.
+    /// Nodes that are not connected, and without which there are too few. `to_send`: the nodes that the operation is
+    /// sent to now.
     pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
         let absent = self.absent(view);
         if absent.is_empty() {
@@ -467,7 +470,7 @@ impl<W> Operation<W> {
 
     // ---- votes
 
-    /// A node has voted.
+    /// Counts a node's vote.
     pub(crate) fn vote(&mut self, node: usize, vote: Vote) -> Voted {
         match vote {
             Vote::Granted(number) => {
@@ -485,7 +488,7 @@ impl<W> Operation<W> {
             Vote::Refused(_) if mutant(Mutant::RepairVotes) && self.is_extension() => {
                 self.votes.tally.grant(node)
             }
-            // It may have been carried out just before the first connection closed.
+            // The operation may have been carried out just before the first connection closed.
             Vote::Refused(_) if self.ends() && self.retried.has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
@@ -521,7 +524,7 @@ impl<W> Operation<W> {
         !self.votes.tally.voted().is_empty()
     }
 
-    /// The connection is finished on which it was sent to a node.
+    /// Handles the end of the connection on which the operation was sent to a node.
     pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
         if self.is_acquire() && !mutant(Mutant::ResendAcquire) {
             return self.fail(node, cause);
@@ -535,17 +538,18 @@ impl<W> Operation<W> {
         }
     }
 
-    /// A node cannot be connected: if the operation was not sent there, it need not wait for it. `began`: when the try to
-    /// connect began.
+    /// Notes that a node cannot be connected: an operation that was not sent there need not wait for it. `began`: when
+    /// the try to connect began.
     pub(crate) fn unreachable(&mut self, node: usize, cause: &Arc<Cause>, began: Option<Instant>) {
-        // A final refusal may have been put right before this was wanted. The next try, which begins at once, shows that.
+        // A final refusal may have been put right before the operation was wanted. The next try, which begins at once,
+        // shows that.
         let stale = cause.is_final() && began < Some(self.since());
         if !self.sent_to.has(node) && !stale {
             self.fail(node, cause);
         }
     }
 
-    /// Its time is over: names why nodes have not voted. `slow`: those that had time to answer.
+    /// Names why nodes have not voted, when the time is over. `slow`: nodes that had time to answer.
     pub(crate) fn fail_rest(
         &mut self,
         nodes: &[Node],
@@ -574,8 +578,8 @@ impl<W> Operation<W> {
         let trying = Arc::new(Cause::NotConnected(waited, timeouts.connect));
         for (at, node) in nodes.iter().enumerate() {
             match (node.is_connected(), node.cause()) {
-                // A server that refused for good before this may have been put right: another try to connect
-                // is under way. It is named all the same.
+                // A server that refused for good before this may have been put right: another try to connect is under
+                // way. The refusal is reported all the same.
                 (false, Some(cause)) if cause.is_final() => self.votes.tally.fail(at),
                 (false, cause) => self.fail(at, cause.unwrap_or(&trying)),
                 (true, _) if self.sent_to.has(at) => self.fail(at, &silent),
@@ -584,7 +588,7 @@ impl<W> Operation<W> {
         }
         let rest = NodeSet::first(nodes.len()).without(self.votes.tally.voted());
         for at in rest.iter() {
-            // It would have been asked if the others had sufficed; or there was no time.
+            // The node would have been asked if the others had sufficed; or there was no time.
             match self.votes.tally.failed.len() > spare {
                 true => self.votes.tally.fail(at),
                 false => self.fail(at, &Arc::new(Cause::NotAsked)),
@@ -594,12 +598,13 @@ impl<W> Operation<W> {
 
     // ---- the verdict
 
-    /// Votes are for one of several slots, and count only together with those for the same one (rules R47, R48).
+    /// Whether votes are for one of several slots, and count only together with those for the same one (rules R47,
+    /// R48).
     fn counts_apart(&self) -> bool {
         self.op.key.kind.counts_apart() && (self.is_acquire() || self.is_extension())
     }
 
-    /// The nodes that have granted another slot than the one that counts.
+    /// The nodes that granted a slot other than the one that counts.
     fn strays(&self) -> NodeSet {
         let kind = &self.op.key.kind;
         self.votes.by_node.strays(kind, self.is_extension())
@@ -618,7 +623,7 @@ impl<W> Operation<W> {
             .collect()
     }
 
-    /// The key of what an acquire may have left.
+    /// The key that an acquire may have left behind.
     fn lasting_key(&self) -> Key {
         let ttl = self.op.action.acquires_for();
         ttl.map_or_else(
@@ -653,7 +658,7 @@ impl<W> Operation<W> {
                 .filter(|verdict| *verdict == Verdict::Unavailable),
             verdict => verdict,
         };
-        // The nodes that it is not for give no votes.
+        // Nodes that the operation is not for give no votes.
         let owing = self.op.nodes.without(self.votes.tally.voted());
         let all = owing.and(NodeSet::first(view.nodes)).is_empty();
         verdict.or(all.then_some(Verdict::Unavailable))
@@ -661,7 +666,7 @@ impl<W> Operation<W> {
 
     /// The verdict, if it is certain and no more votes are waited for.
     pub(crate) fn verdict(&self, view: &View, now: Instant) -> Option<Verdict> {
-        // While it waits for first connections nothing is certain: an error names every cause.
+        // While the operation waits for first connections nothing is certain: an error names every cause.
         if !self.is_open() || self.schedule.begun.is_none() && !self.is_expired() {
             return None;
         }
@@ -669,17 +674,17 @@ impl<W> Operation<W> {
         let same_server = view.same_server && acquire && self.sent_to.is_empty();
         let verdict = self.certain_verdict(view);
         let verdict = verdict.or(same_server.then_some(Verdict::Unavailable))?;
-        // No node has granted it yet: those that answer as promptly as the others are waited for. Where
-        // several contend and none has a quorum, a contender that has a vote must learn of it, and try again.
+        // No node has granted the lock yet: those that answer as promptly as the others are waited for. If several
+        // contend and none has a quorum, a contender that has a vote must learn of it, and try again.
         let unsure = verdict == Verdict::No
             && self.votes.tally.granted.is_empty()
             && !mutant(Mutant::NoTooEarly);
-        // An extension learns from all that answer promptly whether they hold it (rule R11b).
+        // An extension learns from all nodes that answer promptly whether they hold the lock (rule R11b).
         let until = self.waits_until(None);
         let asks = self.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
         let mut owing = self.owing().and(view.connected);
         if asks {
-            // The others are asked again with the next one.
+            // The others are asked again with the next extension.
             owing = owing.without(view.slow);
         }
         let waits = acquire && unsure || asks;
@@ -711,7 +716,7 @@ impl<W> Operation<W> {
             undo = self.votes.tally.granted;
         }
         let mut release = self.lasting_key();
-        // A server that answered with an error does not have it, and may refuse the release, too.
+        // A server that answered with an error does not have the lock, and may refuse the release, too.
         release.sent_to = undo.without(self.votes.refused());
         (undo, release)
     }
@@ -721,7 +726,7 @@ impl<W> Operation<W> {
         self.votes.tally.failed.without(self.votes.closed).len() <= spare(nodes)
     }
 
-    /// It ends with this verdict.
+    /// Ends the operation with this verdict.
     pub(crate) fn answer(
         &mut self,
         verdict: Verdict,
@@ -745,7 +750,7 @@ impl<W> Operation<W> {
         let votes = std::mem::take(&mut self.votes);
         Answer {
             outcome,
-            // What an acquire was granted is undone, whether it counts or not.
+            // The grants of an acquire are undone, whether they count or not.
             tally: extended.unwrap_or(votes.tally),
             numbers: counted.map(|one| (one, one)).or(votes.numbers),
             remarks: votes.remarks,
@@ -762,7 +767,7 @@ mod tests {
     use crate::protocol::commands::script::Notify;
     use crate::values::clock;
 
-    /// The verdict on a release for these of three nodes that were answered like this: granted, refused, or sent elsewhere.
+    /// The verdict on a release for these of three nodes, with these answers: granted, refused, or sent elsewhere.
     fn verdict(nodes: &[usize], answers: &[(usize, char)], connected: NodeSet) -> Option<Verdict> {
         let now = clock::instant();
         let nodes: NodeSet = nodes.iter().copied().collect();

@@ -20,7 +20,7 @@ const SLOTS: usize = 64;
 pub(crate) struct Operations<W> {
     slots: Vec<Operation<W>>,
     submitted: u64,
-    /// With which their commands are packed.
+    /// The prefix that the commands are packed with.
     pub(crate) prefix: Prefix,
     /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45).
     pub(crate) elsewhere: Vec<(usize, Debt)>,
@@ -36,12 +36,12 @@ impl<W> Operations<W> {
         }
     }
 
-    /// One of them, and the prefix.
+    /// The operation in a slot, and the prefix.
     pub(crate) fn with_prefix(&mut self, slot: usize) -> (&mut Operation<W>, &Prefix) {
         (&mut self.slots[slot], &self.prefix)
     }
 
-    /// Its slot.
+    /// Adds an operation. Returns its slot.
     pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) -> usize {
         self.submitted += 1;
         let is_free = |operation: &Operation<W>| !operation.is_under_way();
@@ -82,7 +82,7 @@ impl<W> Operations<W> {
         self.slots.iter_mut()
     }
 
-    /// Those for whose verdict a caller waits.
+    /// The operations for whose verdict a caller waits.
     pub(crate) fn open_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
         self.all_mut().filter(|operation| operation.is_open())
     }
@@ -102,23 +102,23 @@ impl<W> Operations<W> {
     }
 }
 
-/// What the operations under way want.
+/// The needs of the operations under way.
 pub(crate) struct Wants {
-    /// Nodes that something is to be sent to.
+    /// Nodes that something must be sent to.
     pub(crate) send: NodeSet,
     /// Nodes that callers wait for.
     pub(crate) owing: NodeSet,
     /// Nodes that are not connected, and without which there are too few.
     pub(crate) lacking: NodeSet,
-    /// When the first operation's time is over.
+    /// When the first operation's time ends.
     pub(crate) ends: Instant,
     pub(crate) open: bool,
-    /// The answers to one of them count only if a master gives them.
+    /// Whether the answers to an operation count only if a master gives them.
     pub(crate) master: bool,
 }
 
 impl Wants {
-    /// For no operation yet. `ends`: when the next survey is made at the latest.
+    /// The needs of no operation. `ends`: when the next survey is made at the latest.
     pub(crate) fn new(ends: Instant) -> Wants {
         Wants {
             send: NodeSet::EMPTY,
@@ -130,7 +130,8 @@ impl Wants {
         }
     }
 
-    /// `to_send`: where the operation is sent now. `first`: until when it waits for first connections.
+    /// Adds the needs of an operation. `to_send`: the nodes that it is sent to now. `first`: until when it waits for
+    /// first connections.
     pub(crate) fn add<W>(
         &mut self,
         operation: &Operation<W>,

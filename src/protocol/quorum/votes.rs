@@ -1,4 +1,4 @@
-//! The votes on one operation, and what else is known of them.
+//! The votes on one operation, and the remarks that came with them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::protocol::node::guard::retry_after;
 use crate::protocol::node::node::Node;
 use crate::values::quorum::{NodeSet, Question, Tally, spare};
 
-/// What is known of nodes' votes besides yes and no. Mostly that is nothing, and then it takes no room.
+/// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remarks(Option<Box<RemarkLists>>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RemarkLists {
-    /// What nodes that refused it know of the lock.
+    /// The lock's state, from nodes that refused it.
     pub(crate) lock_infos: Vec<LockInfo>,
     /// Nodes where the name is in other use.
     pub(crate) other_uses: Vec<(usize, OtherUse)>,
@@ -41,7 +41,7 @@ impl Deref for Remarks {
 }
 
 impl Remarks {
-    /// To add one.
+    /// Returns the lists, to add a remark.
     pub(crate) fn make(&mut self) -> &mut RemarkLists {
         self.0.get_or_insert_default()
     }
@@ -53,11 +53,11 @@ pub(crate) struct Votes {
     pub(crate) tally: Tally,
     /// The smallest and the largest number that was granted.
     pub(crate) numbers: Option<(u64, u64)>,
-    /// Which node has granted which, if not all count together.
+    /// The number that each node granted, if not all count together.
     pub(crate) by_node: Numbers,
     pub(crate) remarks: Remarks,
-    /// Nodes that failed because their connection was closed, or because another server has the key: the command was not
-    /// carried out, or its undo follows it, and another try may be.
+    /// Nodes that failed because their connection was closed, or because another server has the key: the command was
+    /// not carried out, or its undo follows it, and another try may be carried out.
     pub(crate) closed: NodeSet,
 }
 
@@ -90,12 +90,12 @@ impl Votes {
         })
     }
 
-    /// Nodes that have not carried it out, since another server has the key.
+    /// Nodes that did not carry out the operation, since another server has the key.
     pub(crate) fn elsewhere(&self) -> NodeSet {
         self.failed_by(|cause| matches!(cause, Cause::Elsewhere(_)))
     }
 
-    /// Nodes that failed for such a cause.
+    /// Nodes that failed for a cause that `is_it` accepts.
     fn failed_by(&self, is_it: impl Fn(&Cause) -> bool) -> NodeSet {
         let causes = self.remarks.causes.iter();
         let failed = causes.filter(|(_, cause)| is_it(cause));
@@ -132,7 +132,7 @@ impl Votes {
         let retry_after = retry_after(waits, errors.len(), spare);
         let errors =
             NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
-        // By what they answered to this operation.
+        // Judged by the answers to this operation.
         let refused = self.failed_by(|cause| cause.is_final() || mutant(Mutant::AnyFailureIsFinal));
         match refused.and(self.tally.failed).len() > spare {
             true => errors.for_good(),

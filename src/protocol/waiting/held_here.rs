@@ -1,4 +1,4 @@
-//! The plain locks that threads of this process hold, as far as is cheap to know.
+//! The plain locks that threads of this process hold, as a cheap approximation.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct HeldHere(Box<[AtomicU32]>);
 
 impl HeldHere {
-    /// `counters`: a power of two, at most 1024. With fewer of them, more locks seem to be held that are not.
+    /// Creates the counters. `counters`: a power of two, at most 1024. With fewer of them, more locks seem to be held
+    /// that are not.
     pub(crate) fn new(counters: usize) -> HeldHere {
         HeldHere((0..counters).map(|_| AtomicU32::new(0)).collect())
     }
@@ -21,14 +22,14 @@ impl HeldHere {
         self.0.get(at & self.0.len().saturating_sub(1))
     }
 
-    /// One more lock is held here.
+    /// Notes that one more lock is held here.
     pub(crate) fn add(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// One lock less is held here.
+    /// Notes that one fewer lock is held here.
     pub(crate) fn remove(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_sub(1, Ordering::SeqCst);
@@ -40,7 +41,7 @@ impl HeldHere {
         self.count(resource) > 0
     }
 
-    /// How many locks with the counter of this one.
+    /// The number of locks that are held here and share this one's counter.
     pub(crate) fn count(&self, resource: &[u8]) -> u32 {
         let counter = self.counter(resource);
         counter.map_or(0, |counter| counter.load(Ordering::SeqCst))

@@ -1,4 +1,4 @@
-//! What the thread at the front of a wait queue does: it is the only one of its process that asks the nodes for the lock.
+//! The thread at the front of a wait queue: the only one of its process that asks the nodes for the lock.
 //!
 //! ```text
 //!           ┌────── denied, and a thread of this process may hold the lock ──────┐
@@ -9,7 +9,7 @@
 //!                      notified, the lock's ttl is over, or the poll ── Sleeping ◀── denied, or no quorum
 //! ```
 //!
-//! Notifications may be wrong, late or lost, so each sleep also has a bound of its own.
+//! Notifications may be wrong, late or lost, so each sleep also has its own bound.
 //!
 //! A *fair* poller enqueues on the nodes from the beginning, and takes a free lock only if it has waited longest. It
 //! sleeps no longer than a reservation for another waiter may last. After a number of unused reservations, it
@@ -27,7 +27,7 @@ use crate::values::random::Rng;
 
 /// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.
 const LONGEST_LOCAL: Duration = Duration::from_millis(50);
-/// How long to wait for the notifications of the other nodes where a minority has sent one.
+/// How long to wait for the notifications of the other nodes if a minority has sent one.
 const SETTLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
 /// Head start for a process that has just been notified, before this one competes again.
 const HEAD_START: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
@@ -48,11 +48,11 @@ pub(crate) enum AcquireMode {
     Plain,
     /// A node that denies the lock puts this process into its queue, to notify it when the lock is free.
     Enqueue,
-    /// As `Enqueue`, but a free lock is taken only in the order of arrival.
+    /// Like `Enqueue`, but a free lock is taken only in the order of arrival.
     InOrder,
 }
 
-/// What the thread should do.
+/// The next step of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollerAction {
     /// One attempt.
@@ -65,31 +65,31 @@ enum PollerPhase {
     Ready,
     /// A thread of this process holds the lock, and may hand it over until then.
     HeldHere(Instant),
-    /// The subscriptions have until then.
+    /// Waiting for the subscriptions, which have until then.
     Subscribing(Instant),
-    /// Since then.
+    /// Trying since then.
     Trying(Instant),
     Sleeping(Instant),
 }
 
-/// Its relation to the queues on the nodes. It only ever moves on.
+/// The poller's relation to the queues on the nodes. The value only ever moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// It has too little time to be notified, and only tries.
+    /// Too little time to be notified: the poller only tries.
     NoTime,
-    /// A thread of this process may hold the lock: one plain try comes before it enqueues.
+    /// A thread of this process may hold the lock: one plain try comes before the poller enqueues.
     PlainTryFirst,
     Outside,
-    /// It may be in the queues.
+    /// The poller may be in the queues.
     Enqueued,
-    /// It may be in the queues, and was denied, by another process as far as is known.
+    /// The poller may be in the queues, and was denied, by another process as far as it can find out.
     Denied,
 }
 
-/// What has been learned since the last try began.
+/// The news since the last try began.
 #[derive(Clone, Copy, Debug)]
 struct Wakeup {
-    /// The lock is free, as this process knows by itself: try at once.
+    /// Whether this process has found by itself that the lock is free: try at once.
     retry_now: bool,
     /// The nodes that have notified this process.
     notified: NodeSet,
@@ -106,11 +106,11 @@ const NOT_WOKEN: Wakeup = Wakeup {
 /// How eagerly notifications are followed: less and less, while they turn out wrong.
 #[derive(Clone, Copy, Debug)]
 struct Eagerness {
-    /// The current try follows a notification.
+    /// Whether the current try follows a notification.
     following: bool,
     /// The number of notifications in a row that were wrong.
     wrong: Backoff,
-    /// The next one is not followed before then.
+    /// The next notification is not followed before then.
     not_before: Instant,
 }
 
@@ -118,7 +118,7 @@ struct Eagerness {
 #[derive(Clone, Copy, Debug)]
 struct LastHolder {
     hash: Option<u32>,
-    /// The number of further tries in a row that found the same one.
+    /// The number of further tries in a row that found the same holder.
     repeated: Backoff,
 }
 
@@ -126,26 +126,26 @@ struct LastHolder {
 pub(crate) struct Poller {
     phase: PollerPhase,
     retry_delay: (Duration, Duration),
-    /// Set if it is fair.
+    /// Set if the poller is fair.
     turn: Option<QueueTurn>,
     /// Since when the lock has been reserved for others. Attempts that failed do not count.
     reserved_since: Option<Instant>,
     membership: Membership,
-    /// It has paused once for a holder in this process, or must not.
+    /// Whether the poller has paused once for a holder in this process, or must not.
     paused_for_local: bool,
-    /// It may be the only waiter that knows that the lock is free.
+    /// Whether this may be the only waiter that has found out that the lock is free.
     must_notify: bool,
     wakeup: Wakeup,
     eagerness: Eagerness,
     holder: LastHolder,
     /// Split votes in a row.
     splits: Backoff,
-    /// It asks the nodes at least this often.
+    /// The poller asks the nodes at least this often.
     longest_sleep: Duration,
 }
 
 impl Poller {
-    /// With a `turn` it is fair. `held_here`: a thread of this process may hold the lock.
+    /// Creates a poller, which is fair with a `turn`. `held_here`: whether a thread of this process may hold the lock.
     pub(crate) fn new(
         retry_delay: (Duration, Duration),
         turn: Option<QueueTurn>,
@@ -187,7 +187,7 @@ impl Poller {
         }
     }
 
-    /// It has too little time to be notified.
+    /// Notes that there is too little time to be notified.
     pub(crate) fn has_no_time(&mut self) {
         self.membership = Membership::NoTime;
     }
@@ -198,7 +198,7 @@ impl Poller {
         self.start_try(false, now)
     }
 
-    /// The maximum time for which it sleeps without a notification.
+    /// The maximum time for which the poller sleeps without a notification.
     pub(crate) fn longest_poll(&self) -> Duration {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
         let longest = longest.max(LONGEST_POLL);
@@ -213,17 +213,17 @@ impl Poller {
         matches!(self.phase, PollerPhase::Trying(_))
     }
 
-    /// It has waited for another process.
+    /// Whether the poller has waited for another process.
     pub(crate) fn was_denied(&self) -> bool {
         self.membership == Membership::Denied
     }
 
-    /// It may be in the queues on the nodes, and has to be notified by other processes.
+    /// Whether the poller may be in the queues on the nodes, and must be notified by other processes.
     pub(crate) fn is_enqueued(&self) -> bool {
         matches!(self.membership, Membership::Enqueued | Membership::Denied)
     }
 
-    /// If it gives up, another waiter has to be notified in its place.
+    /// Whether another waiter must be notified if the poller gives up.
     pub(crate) fn must_notify(&self) -> bool {
         self.is_enqueued() || self.must_notify || self.is_fair()
     }
@@ -238,7 +238,7 @@ impl Poller {
         }
     }
 
-    /// `held_here`: a thread of this process seems to hold the lock.
+    /// Returns what the thread should do. `held_here`: whether a thread of this process seems to hold the lock.
     pub(crate) fn next(
         &mut self,
         held_here: bool,
@@ -296,8 +296,8 @@ impl Poller {
         }
     }
 
-    /// Whether a plain try comes first. Otherwise it enqueues. `unsubscribed`: the lock is free, but the subscriptions
-    /// that a waiter in the queues needs are not there yet.
+    /// Whether a plain try comes first. Otherwise the poller enqueues. `unsubscribed`: the lock is free, but the
+    /// subscriptions that a waiter in the queues needs are not there yet.
     fn tries_plainly(&mut self, unsubscribed: bool) -> bool {
         match self.membership {
             Membership::NoTime => true,
@@ -347,12 +347,12 @@ impl Poller {
         })
     }
 
-    /// Until when it leaves the lock to the waiters for which it is reserved.
+    /// Until when the poller leaves the lock to the waiters for which it is reserved.
     fn fair_until(&self) -> Option<Instant> {
         Some(self.reserved_since? + self.turn?.ignored_after())
     }
 
-    /// Denied, by a quorum or for want of one.
+    /// Handles a try that was denied, by a quorum or for want of one.
     pub(crate) fn denied(
         &mut self,
         rejection: &Rejection,
@@ -398,7 +398,8 @@ impl Poller {
         self.phase = PollerPhase::Sleeping(now + sleep.min(self.longest_sleep));
     }
 
-    /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
+    /// Notes the holder that a try has found. If the try follows a notification and finds the previous holder, the
+    /// notification was wrong.
     fn met(&mut self, holder: Option<u32>, rng: &mut Rng, now: Instant) {
         let changed = holder != self.holder.hash;
         self.holder.hash = holder;
@@ -419,7 +420,8 @@ impl Poller {
         }
     }
 
-    /// Other contenders were met, and none has the lock: it may be free at any moment.
+    /// Returns the pause after a split vote: other contenders were met, and none has the lock, which may be free at any
+    /// moment.
     fn after_split(&mut self, took: Duration, rng: &mut Rng) -> Duration {
         self.splits.failed();
         let most = self.splits.pause(took);
@@ -437,27 +439,27 @@ impl Poller {
         poll.min(self.longest_poll())
     }
 
-    /// Too few nodes answered, or too late.
+    /// Handles an attempt that too few nodes answered, or too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.eagerness.following = false;
         self.phase = PollerPhase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
     }
 
-    /// Before then it follows no notification, since those before were wrong.
+    /// Until when the poller follows no notification, since earlier ones were wrong.
     #[cfg(test)]
     pub(crate) fn cautious_until(&self) -> Instant {
         self.eagerness.not_before
     }
 
-    /// A node has sent a message that the lock may be free.
+    /// Notes a node's message that the lock may be free.
     pub(crate) fn notified(&mut self, node: usize) {
         self.wakeup.notified.add(node);
         self.must_notify = true;
     }
 
-    /// A subscription works from now on. Messages may have been missed before.
+    /// Notes that a subscription works from now on. Messages may have been missed before.
     pub(crate) fn subscribed(&mut self, rng: &mut Rng, now: Instant) {
-        // Also during a try: the node may have found it not subscribed, and removed it from its queue.
+        // Also during a try: the node may have found the process not subscribed, and removed it from its queue.
         if let PollerPhase::Sleeping(_) | PollerPhase::Trying(_) = self.phase
             && self.is_enqueued()
             && !mutant(Mutant::NoWakeOnSubscribe)
@@ -468,18 +470,19 @@ impl Poller {
         }
     }
 
-    /// The lock was left to its process, and no other waiter was notified.
+    /// Notes that the lock was left to this process, and no other waiter was notified.
     pub(crate) fn will_notify(&mut self) {
         self.must_notify = true;
     }
 
-    /// The lock was released in this process, or the waiter that was at the front before has given up.
+    /// Makes the poller try at once: the lock was released in this process, or the previous waiter at the front has
+    /// given up.
     pub(crate) fn retry_now(&mut self) {
         self.wakeup.retry_now = true;
         self.must_notify = true;
     }
 
-    /// The lock was released in this process, and another process was notified: that process goes first.
+    /// Gives another process a head start: the lock was released in this process, and the other one was notified.
     pub(crate) fn yields(&mut self, rng: &mut Rng, now: Instant) {
         self.skip_plain_try();
         // The process that was notified may have been this one.
@@ -514,7 +517,7 @@ mod tests {
         Subscriptions::new(nodes, Some(Channel::new([1; 16])))
     }
 
-    /// The process has subscriptions to all nodes.
+    /// A process with subscriptions to all nodes.
     fn world(nodes: usize) -> World {
         let now = clock::instant();
         let mut subscriptions = unsubscribed(nodes);
@@ -535,7 +538,7 @@ mod tests {
                 .next(self.held_here, subscriptions, NODE_TIMEOUT, rng, self.now)
         }
 
-        /// How long it sleeps.
+        /// How long the poller sleeps.
         fn sleeps(&mut self) -> Duration {
             match self.next() {
                 PollerAction::Park(until) => until - self.now,
@@ -637,7 +640,7 @@ mod tests {
             }
         }
         assert!((20..200).contains(&tries), "{tries}");
-        // The next holder's is right.
+        // The next holder's notification is right.
         world.poller.notified(0);
         world.now += 50 * MS;
         world.enqueues();
@@ -680,7 +683,7 @@ mod tests {
         world.held_here = true;
         let slept = world.sleeps();
         assert!(slept <= LONGEST_LOCAL && !world.poller.is_enqueued());
-        // It does not: the poller enqueues, and first waits for the subscriptions.
+        // No hand-over: the poller enqueues, and first waits for the subscriptions.
         world.now += slept;
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
         assert!(world.poller.is_enqueued());
@@ -765,7 +768,7 @@ mod tests {
         world.reserved(2, 0, 30 * MS);
         let slept = world.sleeps();
         assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
-        // Some nodes have granted it. That is no split vote either: the others have reserved it.
+        // Some nodes have granted the lock. That is no split vote either: the others have reserved it.
         let mut world = fair(3);
         world.next();
         world.reserved(2, 1, 30 * MS);

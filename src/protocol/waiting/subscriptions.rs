@@ -19,10 +19,10 @@ pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(1);
 /// The maximum of notifications passed on to other processes, and the period to which it applies.
 const MAX_FORWARDS: (u32, Duration) = (100, Duration::from_millis(100));
 
-/// What has happened to a subscriber.
+/// An event at a subscriber.
 #[derive(Debug)]
 pub(crate) enum SubscriberEvent {
-    /// It begins, or a pause is over.
+    /// The subscriber begins, or its pause is over.
     Begins,
     Opened,
     /// The node has sent a message that a lock on this name may be free.
@@ -37,15 +37,15 @@ pub(crate) enum SubscriberEvent {
     Ended,
 }
 
-/// What a subscriber should do.
+/// The next step of a subscriber.
 pub(crate) enum SubscriberTask {
     /// Subscribe to this process's channel.
     Open(Channel),
-    /// Until a message comes, or none has for a time.
+    /// Receive, until a message arrives, or none has for a time.
     Receive,
     /// Pass a message on to another process.
     Forward(Op),
-    /// For a random time within these bounds.
+    /// Pause for a random time within these bounds.
     Pause((Duration, Duration)),
     /// The subscription is no longer needed.
     End,
@@ -59,7 +59,7 @@ enum Status {
     Unneeded {
         failed: bool,
     },
-    /// A subscriber is to be started.
+    /// A subscriber must be started.
     ToStart {
         failed: bool,
     },
@@ -86,7 +86,7 @@ impl Status {
 pub(crate) struct Subscriptions {
     /// `None`: this process cannot be notified.
     channel: Option<Channel>,
-    /// One for each node.
+    /// The status for each node.
     statuses: Vec<Status>,
     needed_until: Option<Instant>,
     /// Notifications passed on in the current period, and when that began.
@@ -127,7 +127,7 @@ impl Subscriptions {
         self.statuses.iter().filter(is_subscribed).count() >= self.enough()
     }
 
-    /// Too many have failed: it is of no use to wait for the others.
+    /// Whether so many have failed that it is useless to wait for the others.
     pub(crate) fn is_hopeless(&self) -> bool {
         let is_well = |status: &&Status| !status.has_failed();
         self.statuses.iter().filter(is_well).count() < self.enough()
@@ -135,12 +135,12 @@ impl Subscriptions {
 
     // ---- whether they are needed
 
-    /// Keeps the subscriptions that there are for a while.
+    /// Keeps the existing subscriptions for a while.
     pub(crate) fn keep(&mut self, now: Instant) {
         self.needed_until = Some(now + KEPT_IDLE);
     }
 
-    /// All are needed, and for a while from now on.
+    /// Requests all subscriptions, for a while from now on.
     pub(crate) fn need(&mut self, now: Instant) {
         self.keep(now);
         for status in &mut self.statuses {
@@ -154,7 +154,7 @@ impl Subscriptions {
         self.needed_until.is_some_and(|until| now < until)
     }
 
-    /// There is no worker, and none is to be started.
+    /// Whether there is no worker, and none waits to be started.
     pub(crate) fn is_idle(&self) -> bool {
         let idle =
             |status: &Status| matches!(status, Status::Unavailable | Status::Unneeded { .. });
@@ -185,7 +185,7 @@ impl Subscriptions {
         self.set(node, Status::Subscribed);
     }
 
-    /// A subscription has ended, or could not be made. Its worker tries again.
+    /// Notes that a subscription has ended, or could not be made. Its worker tries again.
     pub(crate) fn failed(&mut self, node: usize) {
         self.set(node, Status::Connecting { failed: true });
     }
@@ -194,7 +194,7 @@ impl Subscriptions {
         self.set(node, Status::Unneeded { failed: true });
     }
 
-    /// No subscription is needed any more, so the worker of this node ends.
+    /// Notes that no subscription is needed, so the worker of this node ends.
     pub(crate) fn end(&mut self, node: usize) {
         for status in &mut self.statuses {
             // After a pause all failures may have passed.
@@ -210,8 +210,8 @@ impl Subscriptions {
 
     // ---- notifications for other processes
 
-    /// Whether a notification that no thread of this process waits for is passed on. Only so that a flood of them does
-    /// not become a flood of commands.
+    /// Whether a notification that no thread of this process waits for is passed on. The number is bounded, so that a
+    /// flood of notifications does not become a flood of commands.
     pub(crate) fn may_forward(&mut self, now: Instant) -> bool {
         let (most, period) = MAX_FORWARDS;
         let (count, since) = self

@@ -55,18 +55,18 @@ pub(crate) enum HandOff<W> {
 #[derive(Clone, Copy, Debug)]
 struct HandOffs {
     count: u32,
-    /// When the first one was.
+    /// When the first hand-off happened.
     since: Instant,
-    /// For how long they count as a row, though no thread waits: a thread that has handed the lock off may want it again
+    /// Until when they count as a row, though no thread waits: a thread that has handed the lock off may want it again
     /// before the next one releases it.
     until: Instant,
 }
 
 #[derive(Debug, Default)]
 struct WaitQueue {
-    /// Of the last waiter that joined.
+    /// The kind of the last waiter that joined.
     kind: Kind,
-    /// Some of them may have left.
+    /// The waiters in order of arrival. Some may have left.
     waiters: VecDeque<u64>,
     hand_offs: Option<HandOffs>,
     /// When another process was notified that the lock is free. It gets a head start.
@@ -81,7 +81,7 @@ impl WaitQueue {
         self.contended.is_some_and(|at| now < at + KEPT_IDLE)
     }
 
-    /// Whether those that want the lock join it before they ask the nodes.
+    /// Whether threads that want the lock join the queue before they ask the nodes.
     fn is_open(&self, now: Instant) -> bool {
         let notified = self.notified_elsewhere;
         let notified = notified.is_some_and(|at| now < at + KEPT_IDLE);
@@ -97,7 +97,7 @@ impl WaitQueue {
 /// `W`: a thread that waits.
 pub(crate) struct WaitQueues<W> {
     queues: HashMap<Arc<[u8]>, WaitQueue>,
-    /// Those for locks on several names.
+    /// The queues for locks on several names.
     several: Vec<Arc<[u8]>>,
     waiters: HashMap<u64, Queued<W>>,
     last_waiter: u64,
@@ -105,12 +105,12 @@ pub(crate) struct WaitQueues<W> {
     subscriptions: Subscriptions,
     sweep_at: Option<Instant>,
     rng: Rng,
-    /// To be woken.
+    /// The threads that must be woken.
     pub(crate) woken: Vec<W>,
 }
 
 impl<W: Clone> WaitQueues<W> {
-    /// Without a `channel` this process cannot be notified.
+    /// Creates the queues. Without a `channel` this process cannot be notified.
     pub(crate) fn new(
         nodes: usize,
         channel: Option<Channel>,
@@ -130,12 +130,12 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// No lock has a queue, and this process cannot be notified: a release need not look for the next waiter.
+    /// Whether no lock has a queue, and this process cannot be notified: a release need not look for the next waiter.
     pub(crate) fn is_idle(&self) -> bool {
         self.queues.is_empty() && self.subscriptions.is_idle()
     }
 
-    /// Removes the queues that are kept no longer.
+    /// Removes the queues that are no longer kept.
     fn sweep(&mut self, now: Instant) {
         if self.sweep_at.is_none_or(|at| at <= now) {
             self.queues.retain(|_, queue| queue.is_kept(now));
@@ -189,7 +189,7 @@ impl<W: Clone> WaitQueues<W> {
             state,
             last_failure: tried.map(|tried| tried.failure),
             owed_an_attempt,
-            // Handed off is a plain lock.
+            // Only plain locks are handed off.
             takes_no_hand_off: request.must_ask || !request.kind.is_plain(),
             is_hopeless: false,
             request,
@@ -217,7 +217,7 @@ impl<W: Clone> WaitQueues<W> {
             if request.end.is_some_and(|end| end <= now) {
                 poller.has_no_time();
             }
-            // The nodes know which waiter is next.
+            // The nodes decide which waiter is next.
             queue.notified_elsewhere = None;
         } else if queue.notified_elsewhere.take().is_some() {
             poller.yields(&mut self.rng, now);
@@ -232,7 +232,7 @@ impl<W: Clone> WaitQueues<W> {
         poller
     }
 
-    /// What a waiter should do. `held_here`: a thread of this process seems to hold the lock.
+    /// Returns what a waiter should do. `held_here`: whether a thread of this process seems to hold the lock.
     pub(crate) fn step(&mut self, id: u64, held_here: bool, now: Point) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return WaiterAction::GiveUp(WaitFailure::Busy(None));
@@ -260,7 +260,7 @@ impl<W: Clone> WaitQueues<W> {
                 let action =
                     poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono);
                 match action {
-                    // Behind others it need not ask: they do. At the front it is the one that asks, if only once.
+                    // Behind others a waiter need not ask: they do. At the front it asks, if only once.
                     PollerAction::Park(until) if over && unasked && !(owed && until < soon) => {
                         poller.last_try(now.mono)
                     }
@@ -301,8 +301,8 @@ impl<W: Clone> WaitQueues<W> {
         }))
     }
 
-    /// Sleeps until then, or until the end of the wait. But a pause after which there is no time for another attempt is
-    /// of no use.
+    /// Sleeps until `until`, or until the end of the wait. But a pause after which there is no time for another attempt
+    /// is useless.
     fn park(&mut self, id: u64, until: Instant, held_here: bool) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return WaiterAction::GiveUp(WaitFailure::Busy(None));
@@ -317,7 +317,7 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// The last that is known of a lock, for a waiter that may not have tried.
+    /// The last failure for a lock, for a waiter that may not have tried.
     fn failure(&self, id: u64) -> WaitFailure {
         let waiter = self.waiters.get(&id);
         let queue = waiter.and_then(|waiter| self.queues.get(&waiter.resource));
@@ -326,7 +326,7 @@ impl<W: Clone> WaitQueues<W> {
             .unwrap_or(WaitFailure::Busy(None))
     }
 
-    /// The attempt of a waiter gave no lock.
+    /// Notes that the attempt of a waiter gave no lock.
     pub(crate) fn failed(
         &mut self,
         id: u64,
@@ -366,8 +366,8 @@ impl<W: Clone> WaitQueues<W> {
         waiter.owed_an_attempt &= split && now < soon;
     }
 
-    /// An attempt has shown that waiting is of no use, neither for this waiter nor for those behind it. (A waiter that is
-    /// asking the nodes at the moment finds out by itself.)
+    /// Ends the waits of this waiter and of those behind it: an attempt has shown that waiting is useless. (A waiter
+    /// that is asking the nodes at the moment finds out by itself.)
     fn end_all_waits(&mut self, id: u64) {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
@@ -393,7 +393,7 @@ impl<W: Clone> WaitQueues<W> {
         });
     }
 
-    /// A waiter whose hand-off failed becomes the front again; or the next one, while the front makes a try.
+    /// Makes a waiter whose hand-off failed the front again; or the next one, while the front makes a try.
     fn return_to_queue(&mut self, id: u64, now: Instant) {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
@@ -418,7 +418,7 @@ impl<W: Clone> WaitQueues<W> {
             self.set_state(front, WaiterState::Queued);
         }
         let mut poller = request.poller(false, now);
-        // The release that handed it off has notified no other process.
+        // The release that handed the lock off has notified no other process.
         poller.will_notify();
         self.set_state(id, WaiterState::Front(poller));
     }
@@ -431,13 +431,14 @@ impl<W: Clone> WaitQueues<W> {
 
     // ---- waiters that leave
 
-    /// A waiter leaves with the lock.
+    /// Removes a waiter that leaves with the lock.
     pub(crate) fn acquired(&mut self, id: u64, now: Instant) {
         self.remove(id, true, now);
     }
 
-    /// A waiter leaves without the lock. With a channel it stays until the caller has written that this process leaves
-    /// the queues on the nodes, and calls `dequeued`: so that is written before the next waiter's acquire.
+    /// Removes a waiter that leaves without the lock. If a channel is returned, the waiter stays until the caller has
+    /// written that this process leaves the queues on the nodes, and calls `dequeued`: so that is written before the
+    /// next waiter's acquire.
     pub(crate) fn give_up(&mut self, id: u64, now: Instant) -> Option<Channel> {
         let channel = self.must_dequeue(id);
         if channel.is_none() {
@@ -446,7 +447,7 @@ impl<W: Clone> WaitQueues<W> {
         channel
     }
 
-    /// The process has left the queues on the nodes.
+    /// Removes a waiter whose process has left the queues on the nodes.
     pub(crate) fn dequeued(&mut self, id: u64, now: Instant) {
         let left = self.waiters.get(&id);
         let left = left.map(|waiter| (waiter.request.kind.clone(), waiter.resource.clone()));
@@ -454,7 +455,8 @@ impl<W: Clone> WaitQueues<W> {
         if self.several.is_empty() || mutant(Mutant::LeaveForOthers) {
             return;
         }
-        // Those that wait for one of these names in another queue of this process were in the same ones on the nodes.
+        // Threads that wait for one of these names in another queue of this process were in the same queues on the
+        // nodes.
         let Some((kind, line)) = left else {
             return;
         };
@@ -468,8 +470,8 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of it goes on
-    /// waiting, or none that arrived as early.
+    /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of the process
+    /// goes on waiting, or none that arrived as early.
     fn must_dequeue(&mut self, id: u64) -> Option<Channel> {
         let waiter = self.waiters.get_mut(&id)?;
         let WaiterState::Front(poller) = &waiter.state else {
@@ -500,7 +502,7 @@ impl<W: Clone> WaitQueues<W> {
             queue.last_failure = None;
         }
         let WaiterState::Front(poller) = waiter.state else {
-            // Its entry in the queue is skipped when it comes to the front.
+            // The waiter's entry in the queue is skipped when it comes to the front.
             if queue.waiters.len() > 2 * self.waiters.len() + 16 {
                 let waiters = &self.waiters;
                 queue.waiters.retain(|id| waiters.contains_key(id));
@@ -554,7 +556,7 @@ impl<W: Clone> WaitQueues<W> {
         None
     }
 
-    /// Until when waiters for this resource follow no notifications, since those before were wrong.
+    /// Until when waiters for this resource follow no notifications, since earlier ones were wrong.
     #[cfg(test)]
     pub(crate) fn cautious_until(&self, resource: &[u8]) -> Option<Instant> {
         let concerns = |waiter: &&Queued<W>| {
@@ -600,7 +602,8 @@ impl<W: Clone> WaitQueues<W> {
 
     // ---- releases in this process
 
-    /// A thread of this process is about to release a lock. A waiter to which it is handed off is no longer in the queue.
+    /// Decides how a release in this process passes the lock on. A waiter to which the lock is handed off is no longer
+    /// in the queue.
     pub(crate) fn hand_off(&mut self, resource: &[u8], now: Instant) -> HandOff<W> {
         self.sweep(now);
         let Some(id) = self.front(resource) else {
@@ -654,12 +657,12 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// The first try of this attempt is under way for a waiter.
+    /// Notes that the first try of this attempt is under way for a waiter.
     pub(crate) fn handed_off(&mut self, id: u64, attempt: Attempt) {
         self.set_state(id, WaiterState::HandedOff(Some(attempt)));
     }
 
-    /// That try could not be made, so the waiter makes it itself.
+    /// Notes that the try of a hand-off could not be made, so the waiter makes it itself.
     pub(crate) fn hand_off_failed(&mut self, id: u64, now: Instant) {
         if !mutant(Mutant::LoseWithoutToken) {
             self.return_to_queue(id, now);
@@ -669,7 +672,7 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// The lock was released, without a hand-off. `notified`: so another process was notified.
+    /// Notes that the lock was released without a hand-off. `notified`: whether the release notified another process.
     pub(crate) fn released(&mut self, resource: &Arc<[u8]>, notified: bool, now: Instant) {
         if notified {
             self.notified_elsewhere(resource, now);
@@ -697,14 +700,14 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    /// Another process was notified that a lock is free: the next waiter here gives it a head start.
+    /// Notes that another process was notified that a lock is free: the next waiter here gives it a head start.
     pub(crate) fn notified_elsewhere(&mut self, resource: &Arc<[u8]>, now: Instant) {
         self.sweep(now);
         let queue = self.queues.entry(resource.clone()).or_default();
         queue.notified_elsewhere = Some(now);
     }
 
-    /// The queues of this process in which threads wait for a lock on this name: on it alone, and on several.
+    /// The queues of this process in which threads wait for a lock on this name: alone, or with others.
     fn lines(&self, resource: &[u8]) -> Vec<Arc<[u8]>> {
         let own = self.queues.get_key_value(resource).map(|(line, _)| line);
         let with_it = |line: &&Arc<[u8]>| {
@@ -717,7 +720,7 @@ impl<W: Clone> WaitQueues<W> {
             .collect()
     }
 
-    /// Whom a release of a lock that is not plain notifies: this process only if a thread of it waits.
+    /// Who to notify when a non-plain lock is released. Skips this process unless one of its threads is waiting.
     pub(crate) fn whom_to_notify(&mut self, key: &Key) -> Notify {
         let names = key.all_names();
         let lines: Vec<_> = names.iter().flat_map(|name| self.lines(name)).collect();
@@ -735,7 +738,7 @@ impl<W: Clone> WaitQueues<W> {
         self.subscriptions.take_to_start()
     }
 
-    /// What the subscriber of a node does next, after this.
+    /// Returns what the subscriber of a node does next, after this event.
     pub(crate) fn subscriber(
         &mut self,
         node: usize,
@@ -793,7 +796,7 @@ impl<W: Clone> WaitQueues<W> {
     fn subscribed(&mut self, node: usize, now: Instant) {
         self.subscriptions.subscribed(node);
         let mut resources: Vec<Arc<[u8]>> = self.queues.keys().cloned().collect();
-        // In the same order in each run of the simulation.
+        // Sorted, for the same order in each run of the simulation.
         resources.sort_unstable();
         let mut rng = self.rng.clone();
         for resource in resources {
@@ -807,15 +810,15 @@ impl<W: Clone> WaitQueues<W> {
         self.rng = rng;
     }
 
-    /// Waiters for subscriptions must not wait for those that have failed.
+    /// Wakes the enqueued waiters: they must not wait for subscriptions that have failed.
     fn wake_enqueued(&mut self) {
         let enqueued = self.waiters.values().filter(|waiter| waiter.is_enqueued());
         self.woken
             .extend(enqueued.map(|waiter| waiter.thread.clone()));
     }
 
-    /// A node has sent a message that a lock may be free. If no thread of this process waits for the lock, returns what
-    /// passes the message on to another process.
+    /// Handles a node's message that a lock may be free. If no thread of this process waits for the lock, returns the
+    /// operation that passes the message on to another process.
     fn forward(&mut self, resource: &Arc<[u8]>, node: usize, now: Instant) -> Option<Op> {
         if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
             return None;
@@ -831,8 +834,8 @@ impl<W: Clone> WaitQueues<W> {
         Some(op.to(std::iter::once(node).collect()))
     }
 
-    /// Makes the threads at the fronts try again. Returns whether there are any. After a message was passed on: one may
-    /// have enqueued since, and been removed by that.
+    /// Makes the threads at the fronts try again. Returns whether there are any. Also for a message that was passed on:
+    /// a thread may have enqueued since, and been removed by that.
     fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
         let mut found = false;
         for line in self.lines(resource) {

@@ -1,4 +1,4 @@
-//! A thread that waits for a lock: what it asks for, where it stands, and what it should do next.
+//! A thread that waits for a lock: its request, its state, and its next action.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,31 +15,31 @@ use crate::values::quorum::Ttl;
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitFailure {
-    /// With the holder that a majority names.
+    /// Denied, with the holder that a majority names.
     Busy(Option<KnownHolder>),
     TooSlow,
     Unavailable(NodeErrors),
 }
 
 impl WaitFailure {
-    /// Waiting is of no use: without the nodes that refuse for good there is no quorum.
+    /// Whether waiting is useless: without the nodes that refuse for good there is no quorum.
     pub(crate) fn is_hopeless(&self) -> bool {
         matches!(self, WaitFailure::Unavailable(nodes) if nodes.is_permanent())
     }
 }
 
-/// What a thread waits for.
+/// The request of a thread that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest {
     pub(crate) kind: Kind,
     pub(crate) ttl: Ttl,
     pub(crate) label: Option<Label>,
-    /// No attempt begins after that.
+    /// No attempt begins after this time.
     pub(crate) end: Option<Instant>,
-    /// The thread asks its program before each attempt, so no other thread makes one for it.
+    /// Whether the thread asks its program before each attempt, so that no other thread makes one for it.
     pub(crate) must_ask: bool,
     pub(crate) retry_delay: (Duration, Duration),
-    /// Set if it is fair.
+    /// Set if the request is fair.
     pub(crate) turn: Option<QueueTurn>,
 }
 
@@ -57,22 +57,22 @@ impl AcquireRequest {
 #[derive(Debug)]
 pub(crate) struct PlainTry {
     pub(crate) failure: WaitFailure,
-    /// Before the next try.
+    /// The pause before the next try.
     pub(crate) pause: Duration,
-    /// A thread of this process may hold the lock.
+    /// Whether a thread of this process may hold the lock.
     pub(crate) held_here: bool,
 }
 
-/// What a thread that waits should do.
+/// The next action of a thread that waits.
 #[derive(Debug)]
 pub(crate) enum WaiterAction {
     /// One attempt. With an entry, nodes that deny it put this process into their queues.
     Try(Option<Arc<QueueEntry>>),
-    /// Until then, or until it is woken.
+    /// Park until then, or until woken.
     Park(Instant),
-    /// A release has submitted the first try of this attempt for it.
+    /// Take over: a release has submitted the first try of this attempt for the thread.
     HandedOff(Attempt),
-    /// Its wait is over, with this error: it leaves the queue.
+    /// Leave the queue: the wait is over, with this error.
     GiveUp(WaitFailure),
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum WaiterAction {
 pub(crate) enum WaiterState {
     Queued,
     Front(Poller),
-    /// It is no longer in the queue. `None`: its try is being submitted.
+    /// No longer in the queue. `None`: the try is being submitted.
     HandedOff(Option<Attempt>),
 }
 
@@ -92,11 +92,11 @@ pub(crate) struct Queued<W> {
     pub(crate) arrived: Point,
     pub(crate) state: WaiterState,
     pub(crate) last_failure: Option<WaitFailure>,
-    /// It has not finished its first attempt, which it makes even if its wait is shorter than that.
+    /// Whether the waiter has not finished its first attempt, which it makes even if its wait is shorter than that.
     pub(crate) owed_an_attempt: bool,
-    /// It asks its program first, or is about to leave.
+    /// Set if the waiter asks its program first, wants a lock that is not plain, or is about to leave.
     pub(crate) takes_no_hand_off: bool,
-    /// An attempt of this process has shown that waiting is of no use.
+    /// Whether an attempt of this process has shown that waiting is useless.
     pub(crate) is_hopeless: bool,
 }
 
@@ -105,7 +105,7 @@ impl<W> Queued<W> {
         self.request.end.is_some_and(|end| end <= now)
     }
 
-    /// It is at the front, and in the queues on the nodes.
+    /// Whether the waiter is at the front, and in the queues on the nodes.
     pub(crate) fn is_enqueued(&self) -> bool {
         matches!(&self.state, WaiterState::Front(poller) if poller.is_enqueued())
     }

@@ -1,8 +1,8 @@
 //! Patterns, as SCAN takes them.
 
-/// `*`, `?`, `[abc]`, `[^a-z]`, and a backslash before what stands for itself.
+/// `*`, `?`, `[abc]`, `[^a-z]`, and a backslash before a character that is taken literally.
 pub(super) fn matches(mut glob: &[u8], mut name: &[u8]) -> bool {
-    // Where to go on if the last star has to stand for more.
+    // Where to go on if the last star has to match more.
     let mut star: Option<(&[u8], &[u8])> = None;
     loop {
         if let [b'*', rest @ ..] = glob {
@@ -20,7 +20,7 @@ pub(super) fn matches(mut glob: &[u8], mut name: &[u8]) -> bool {
     }
 }
 
-/// What follows the first element of the pattern, if that matches the byte.
+/// The rest of the pattern behind its first element, if that matches the byte.
 fn one(glob: &[u8], byte: Option<u8>) -> Option<&[u8]> {
     let byte = byte?;
     match glob {

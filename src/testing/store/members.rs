@@ -10,13 +10,13 @@ use crate::protocol::mutants::{Mutant, mutant};
 
 /// A writer that waits.
 pub(super) struct StoredMark {
-    /// By the server's clock, in ms.
+    /// Since when, by the server's clock, in ms.
     since: i64,
     pub(super) writer: Vec<u8>,
     channel: Vec<u8>,
 }
 
-/// What is under a name.
+/// The kind of value under a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -30,7 +30,7 @@ pub(crate) fn head(member: &[u8]) -> Option<&[u8]> {
     beginning(member).filter(|_| member.len() >= 32)
 }
 
-/// The same of what may have been damaged.
+/// The kind and slot of a member that may have been damaged.
 pub(super) fn beginning(member: &[u8]) -> Option<&[u8]> {
     let head = member.strip_prefix(b"redlock:")?.get(..4)?;
     let (kind, digits) = head.split_first()?;
@@ -73,7 +73,7 @@ impl Run<'_> {
         i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX)
     }
 
-    /// What is there, without the members that have ended.
+    /// The kind of value under a name, without the members that have ended.
     pub(super) fn find_kind(&mut self, lock: &[u8]) -> Result<Found> {
         let found = match self.value(lock) {
             None => Found::Nothing,
@@ -93,7 +93,7 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// What is shown of permits and readers.
+    /// The permits and readers, as they are shown.
     pub(super) fn holders(&self, lock: &[u8]) -> Option<Answer> {
         let Some(Value::Queue(members)) = self.value(lock) else {
             return None;
@@ -194,7 +194,7 @@ impl Run<'_> {
         Ok(Answer::Bulk(denied.into_bytes()))
     }
 
-    /// The names of three words are as those of a plain lock.
+    /// A denial in three words, like that of a plain lock.
     fn held(&mut self, given: Given<'_>, value: &[u8]) -> Result<Answer> {
         let hash = sha1(value.get(..20).unwrap_or(value));
         let hash = String::from_utf8_lossy(hash.get(..6).unwrap_or_default()).into_owned();

@@ -29,7 +29,7 @@ impl Run<'_> {
         Some(answer.map(Answer::Int))
     }
 
-    /// Whether the token has this name; data of another type is none of its.
+    /// Whether this token holds this name. Data of another type is held by none.
     fn has(&self, name: &[u8], token: &[u8]) -> bool {
         match self.value(name) {
             Some(Value::Text(value)) => start(value, lock_value::TOKEN) == token,
@@ -49,7 +49,7 @@ impl Run<'_> {
         for (at, name) in names.iter().enumerate() {
             let denied = match self.value(name) {
                 None => continue,
-                // The caller's own.
+                // The caller's own lock.
                 Some(Value::Text(value))
                     if !value.is_empty()
                         && given.args.get(6 + at) == Some(&start(value, lock_value::TOKEN)) =>
@@ -159,7 +159,7 @@ impl Run<'_> {
                     "ERR attempt to perform arithmetic on a string value",
                 ))?,
             };
-            // What is no number is not less.
+            // A NaN is not less.
             next = match counted + 1.0 <= next {
                 true => next,
                 false => counted + 1.0,

@@ -1,4 +1,4 @@
-//! The scripts, written out by hand: what `protocol/scripts/*.lua` do.
+//! The scripts, written out by hand: they do the same as `protocol/scripts/*.lua`.
 
 use super::{
     Answer, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed, number,
@@ -18,7 +18,7 @@ fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)
 }
 
-/// As Lua writes a number (`%.14g`).
+/// A number as Lua writes it (`%.14g`).
 fn lua_number(number: i64) -> String {
     if number < 100_000_000_000_000 {
         return number.to_string();
@@ -30,7 +30,7 @@ fn lua_number(number: i64) -> String {
 }
 
 impl Run<'_> {
-    /// The script with this hash.
+    /// Runs the script with this hash.
     pub(super) fn run(&mut self, hash: &[u8], args: Given<'_>) -> Result<Answer> {
         let is = |script: Script| hash == script.hash;
         if is(ACQUIRE_OR_ENQUEUE) {
@@ -82,7 +82,7 @@ impl Run<'_> {
         Ok(1)
     }
 
-    /// A lock gets this ttl, unless that would shorten it; or only if it does.
+    /// Gives a lock this ttl, unless that would shorten it; with `shortens` only if it does.
     pub(super) fn change_end(&mut self, lock: &[u8], ttl: i64, shortens: bool) -> Result<()> {
         let left = self.pttl(lock);
         let changes = match shortens {
@@ -114,7 +114,7 @@ impl Run<'_> {
         };
         let time = self.store.time - self.store.time % self.store.step;
         let at_least = needed::<u64>(at_least)?.max(time);
-        // What is no number is not less.
+        // A NaN is not less.
         let next = counted + 1.0;
         let next = if next < at_least as f64 {
             at_least as f64
@@ -203,7 +203,7 @@ impl Run<'_> {
         Ok(self.see(lock, queued))
     }
 
-    /// A waiter that takes the lock has neither a place in the queue nor a reservation.
+    /// Removes the queue's entry and the reservation of a waiter that takes the lock.
     fn forget_waiter(&mut self, given: Given<'_>, me: &[u8]) {
         if let Some(turn) = given.turn().filter(|turn| self.is(turn, me)) {
             let _ = self.del(turn);
@@ -241,7 +241,7 @@ impl Run<'_> {
         Ok(self.see(lock, queued))
     }
 
-    /// The waiter for which a free lock is reserved; or will be, from now on.
+    /// The waiter for which a free lock is reserved, or will be from now on.
     fn owner(
         &mut self,
         lock: &[u8],
@@ -267,7 +267,7 @@ impl Run<'_> {
         owner
     }
 
-    /// Whether it is in the queue now.
+    /// Puts the waiter into the queue. Returns whether it is there now.
     pub(super) fn join(&mut self, given: Given<'_>) -> Result<bool> {
         let [_, _, me, arrived, waited, lease, ..] = given.args else {
             return Err(NOT_ITS_ARGUMENTS);
@@ -289,7 +289,7 @@ impl Run<'_> {
         Ok(queued)
     }
 
-    /// What a denied knock says.
+    /// The answer to a denied knock.
     fn see(&mut self, lock: &[u8], queued: bool) -> Answer {
         let word = if queued { 'w' } else { '-' };
         let seen = match self.get(lock) {
@@ -323,7 +323,7 @@ impl Run<'_> {
         })
     }
 
-    /// The channel for which the lock is reserved; a foreign value is none.
+    /// The channel for which the lock is reserved. A foreign value reserves nothing.
     fn reserved(&self, turn: &[u8]) -> Option<Vec<u8>> {
         match self.value(turn) {
             Some(Value::Text(text)) if queue::is_channel(text) => Some(text.clone()),

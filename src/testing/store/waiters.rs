@@ -9,7 +9,7 @@ impl<'a> Given<'a> {
         self.args.get(2).copied().unwrap_or_default()
     }
 
-    /// The keys beside those of so many names: the queue of the one at this place, and its mark.
+    /// The queue and the mark of the name at this place of so many.
     pub(super) fn beside(self, count: usize, at: usize) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
         let key = |at: usize| self.keys.get(at).copied();
         (key(count + at), key(2 * count + at))
@@ -17,7 +17,7 @@ impl<'a> Given<'a> {
 }
 
 impl Run<'_> {
-    /// How a denial ends: whether the waiter is in the queue of the name at this place of so many.
+    /// The end of a denial: whether the waiter is in the queue of the name at this place of so many.
     pub(super) fn joined(&mut self, given: Given<'_>, count: usize, at: usize) -> Result<&str> {
         let me = given.me();
         if me.is_empty() || mutant(Mutant::KindsDoNotQueue) {
@@ -34,7 +34,7 @@ impl Run<'_> {
         Ok(if queued { "w" } else { "-" })
     }
 
-    /// 2: a waiter for this name was notified; but not this one.
+    /// Notifies the next waiter for this name, except `but`. Returns 2 if one was notified.
     pub(super) fn tell_next(&mut self, queue: Option<&[u8]>, name: &[u8], but: &[u8]) -> i64 {
         for _ in 0..queue.map_or(0, |_| 99) {
             let Some(waiter) = queue.and_then(|queue| self.zpopmin(queue)) else {

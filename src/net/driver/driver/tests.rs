@@ -5,7 +5,7 @@ use crate::protocol::quorum::core::Input;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
 
-/// Of one node, at which nothing listens. An operation is under way, and this waits for the answer.
+/// A driver of one node, at which nothing listens, and the caller that waits for an operation under way.
 fn waiting() -> (Driver, Arc<Caller>) {
     let node = "redis://127.0.0.1:1".into_nodes().unwrap();
     let driver = Driver::new(Nodes::new(node, &Options::default(), Observer::default()));
@@ -20,7 +20,7 @@ fn leads(turn: Option<Signal>) -> Option<Box<Leader>> {
     }
 }
 
-/// A thread leads, and ends.
+/// Takes the lead, and ends it.
 fn lead_and_end(driver: &Driver) {
     let mut lead = Lead {
         nodes: &driver.nodes,
@@ -29,7 +29,7 @@ fn lead_and_end(driver: &Driver) {
     lead.end(driver.nodes.state());
 }
 
-/// The node's worker has tried to connect it, in vain: that ends operations.
+/// Makes the node's worker fail to connect: that ends operations.
 fn fail_to_connect(driver: &Driver) {
     let (mut state, now) = (driver.nodes.state(), clock::instant());
     state.core.next(ThreadRole::Leader, now);
@@ -62,7 +62,7 @@ fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
         lead_and_end(&driver);
         assert_eq!(driver.nodes.is_lead_vacant(), awake);
         assert_eq!(leads(waiter.take_turn()).is_some(), !awake);
-        // It looks once more before it sleeps.
+        // The thread looks once more before it sleeps.
         assert_eq!(leads(driver.wait_awake(&waiter)).is_some(), awake);
         assert!(!waiter.is_awake() || awake);
     }

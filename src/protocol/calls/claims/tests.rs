@@ -78,7 +78,7 @@ fn granted(now: Point) -> Answer {
     fixtures::answer(Outcome::Yes(NodeSet::first(3)), 3, now)
 }
 
-/// Two nodes say that another has the lock; on which name of several is `name`.
+/// The answer of two nodes that report another holder; `name` is the one of several names that it has.
 fn denied(name: Option<usize>, now: Point) -> Answer {
     let mut answer = fixtures::answer(Outcome::No, 0, now);
     for node in 0..2 {
@@ -93,7 +93,7 @@ fn denied(name: Option<usize>, now: Point) -> Answer {
     answer
 }
 
-/// What is asked, and of which name.
+/// The action that is asked for, and its name.
 fn asked(op: &Op) -> String {
     let verb = match op.action {
         Action::Acquire(_) | Action::AcquireOrEnqueue(..) => "acquire",
@@ -111,7 +111,7 @@ fn asked(op: &Op) -> String {
 fn what_is_known_of_a_claim_goes_with_it() {
     let (mut now, mut process) = (Point::now(), Alone::new());
     let mut call = claiming(None, now);
-    // What is in the way of all names, one attempt after the other.
+    // The names that are in the way of all names, one attempt after the other.
     let mut in_the_way = [2, 3, 1].into_iter();
     let (mut done, mut d_is_free) = (Vec::new(), false);
     for _ in 0..400 {

@@ -41,14 +41,14 @@ impl World {
         self.acquire_until(None);
     }
 
-    /// An answer is of no use after this time.
+    /// Acquires. An answer is useless after this time.
     fn acquire_until(&mut self, useful: Option<Duration>) {
         let useful = useful.map(|useful| self.now + useful);
         let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a")).until(useful);
         self.core.submit(op, 0, self.now);
     }
 
-    /// What the leader should do, once each node that needs a worker has one.
+    /// Returns what the leader should do, once each node that needs a worker has one.
     fn next(&mut self) -> Next {
         loop {
             match self.core.next(ThreadRole::Leader, self.now) {
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// The output is sent, and answered by this.
+    /// Sends the output, and answers it with `reply`.
     fn answers(&mut self, reply: &[u8]) {
         let next = self.next();
         assert!(matches!(next, Next::Send { .. }), "{next:?}");
@@ -132,7 +132,7 @@ fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good(
     world.answers(b"-NOAUTH Authentication required.\r\n");
     let (text, for_good) = world.failure().unwrap();
     assert!(text.contains("NOAUTH") && !for_good, "{text}");
-    // A refusal of the new one is final.
+    // A refusal of the new connection is final.
     world.now += 1000 * MS;
     world.acquire();
     world.begin_to_connect();
@@ -153,7 +153,7 @@ fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shor
         text.contains("is a replica now: READONLY") && !for_good,
         "{text}"
     );
-    // Its name may lead to another one already.
+    // The node's name may lead to another server already.
     world.begin_to_connect();
     world.connected(Err(Cause::Replica(None)));
     for _ in 0..10 {
@@ -167,7 +167,7 @@ fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shor
     world.connected(Err(Cause::Replica(None)));
     let (text, for_good) = world.failure().unwrap();
     assert!(text.contains("it is tried again") && !for_good, "{text}");
-    // Elsewhere they are shortened.
+    // Other pauses are shortened.
     world.now += 1000 * MS;
     world.begin_to_connect();
     world.connected(Err(Cause::Connect("refused".into())));
@@ -184,7 +184,7 @@ fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
     world.connected(wrong());
     let (text, for_good) = world.failure().unwrap();
     assert!(text.contains("WRONGPASS") && for_good, "{text}");
-    // This one is wanted while the next try is under way.
+    // This acquire is wanted while the next try is under way.
     world.now += 1000 * MS;
     world.begin_to_connect();
     world.now += MS;
@@ -195,7 +195,7 @@ fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
     world.connected(wrong());
     let (_, for_good) = world.failure().unwrap();
     assert!(for_good);
-    // What may pass anyhow ends a try as it always did.
+    // A cause that may pass by itself still ends a try.
     world.now += 1000 * MS;
     world.begin_to_connect();
     world.now += MS;
@@ -216,19 +216,19 @@ fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
             _ => panic!("there are answers"),
         }
     };
-    // While it still connects.
+    // The node is still connecting.
     let mut world = World::new();
     world.acquire_until(Some(MS));
     world.begin_to_connect();
     let (named, useless, _) = failure(&mut world, MS);
     assert_eq!((named, useless), (1, true));
-    // It was too late to ask.
+    // Too late to ask.
     world.connected(Ok(()));
     world.acquire_until(Some(Duration::ZERO));
     let (named, useless, text) = failure(&mut world, Duration::ZERO);
     assert_eq!((named, useless), (1, true));
     assert!(text.ends_with("not asked in time"), "{text}");
-    // It has not answered: it may have had no time for that.
+    // The node has not answered: it may have had no time for that.
     for (until, expected) in [(3, true), (4, false), (51, false)] {
         let mut world = World::new();
         world.begin_to_connect();
@@ -237,7 +237,7 @@ fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
         assert!(matches!(world.next(), Next::Send { .. }));
         world.output();
         world.now += until.min(50) * MS;
-        // Nothing has come; its undo is written.
+        // No reply arrived; the undo is written.
         loop {
             match world.next() {
                 Next::Recv { .. } => world.input(Input::Received(Ok(&[]))),
@@ -248,7 +248,7 @@ fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
         let (named, useless, text) = failure(&mut world, Duration::ZERO);
         assert_eq!((named, useless), (1, expected), "{until}: {text}");
     }
-    // It cannot be connected.
+    // The node cannot be connected.
     let mut world = World::new();
     world.acquire();
     world.begin_to_connect();
@@ -260,7 +260,7 @@ fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
     assert!(text.ends_with("refused"), "{text}");
 }
 
-/// It was never there.
+/// The lock was never there.
 #[test]
 fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
     let mut world = World::new();
@@ -284,7 +284,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
     let extend = Action::Extend(ttl(60_000 * MS), ttl(60_000 * MS));
     for (end, written) in [
         (Action::Shorten(ttl(1000 * MS)), 1),
-        // It finds nothing behind that.
+        // An extension finds nothing behind a release.
         (Action::Release(Notify::First), 2),
     ] {
         let mut world = World::new();
@@ -307,7 +307,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
     }
 }
 
-/// A connection to a server that a directory has named, and the time since that was asked.
+/// A connection to a server that a directory has named, `since` after the directory was asked.
 fn found_before(since: Duration) -> World {
     let mut world = World::new();
     let found = FoundMaster {
@@ -327,7 +327,7 @@ fn found_before(since: Duration) -> World {
     world
 }
 
-/// What the leader does once it has looked what is here.
+/// Returns the leader's next step, once it has read all input that is here.
 fn next_but_reads(world: &mut World) -> Next {
     loop {
         match world.next() {
@@ -361,7 +361,7 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
         assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
         if !sends {
             assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
-            // It is time that the acquire has for its answer.
+            // The wait is within the time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
             let answer = Some(LastWord {
@@ -383,7 +383,7 @@ fn a_release_waits_for_no_directory() {
     assert!(matches!(next, Next::Send { .. }), "{next:?}");
 }
 
-/// Of a slot that is on its way.
+/// For a slot that is on its way.
 #[test]
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
     let release = || Action::Release(Notify::First);
@@ -423,7 +423,7 @@ fn another_address_ends_the_connection() {
     assert!(world.sent.is_empty());
 }
 
-/// Or one would be started with each of them.
+/// Otherwise a confirmer would be started with each release.
 #[test]
 fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
     for (routed, stays) in [(true, true), (false, false)] {
@@ -453,7 +453,7 @@ fn a_thread_that_has_panicked_is_replaced() {
     world.core.deserted(ThreadRole::Worker(0), world.now);
     let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
-    // What was written is not known any more.
+    // Which bytes were written is uncertain.
     let mut world = World::new();
     world.begin_to_connect();
     world.connected(Ok(()));
@@ -465,7 +465,7 @@ fn a_thread_that_has_panicked_is_replaced() {
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
     let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
-    // Its releases are still to be confirmed.
+    // The releases must still be confirmed.
     let mut world = World::new();
     world.begin_to_connect();
     world.connected(Ok(()));
@@ -480,7 +480,7 @@ fn a_thread_that_has_panicked_is_replaced() {
     }
 }
 
-/// When its servers are not used any more, others are sent these.
+/// Other servers are sent these debts when the node's servers are no longer used.
 #[test]
 fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     let mut world = World::new();
@@ -506,7 +506,7 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
             .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
         names.collect::<Vec<_>>()
     };
-    // What was refused was sent once more.
+    // The refused release was sent once more.
     let [refused, unanswered, unsent] =
         ["refused", "not answered", "not sent"].map(|name| (0, name.as_bytes().to_vec()));
     assert_eq!(owed(&mut world), [unanswered.clone(), refused.clone()]);
@@ -517,7 +517,7 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     assert_eq!(owed(&mut world), []);
 }
 
-/// With pauses, and until its key has ended.
+/// With pauses, and until the key has ended.
 #[test]
 fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
@@ -592,7 +592,7 @@ fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
     }
 }
 
-/// The rest of its time when the node is back; behind that it is a release.
+/// The rest of the time, when the node is back; after that time, a release.
 #[test]
 fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
     for (away, left) in [(400, Some("\r\n600\r\n")), (1000, None), (5000, None)] {

@@ -1,4 +1,4 @@
-//! What waiters are to do, and which of them is next.
+//! The actions of waiters, and which of them is next.
 
 use super::*;
 use crate::errors::error::NodeErrors;
@@ -11,7 +11,7 @@ impl<W: Clone> WaitQueues<W> {
         self.waiters.len()
     }
 
-    /// Whether a waiter is about to leave, since waiting is of no use.
+    /// Whether a waiter is about to leave, since waiting is useless.
     pub(crate) fn is_hopeless(&self, id: u64) -> bool {
         self.waiters
             .get(&id)
@@ -81,7 +81,7 @@ impl World {
         self.queues.subscriber(0, event, self.now.mono)
     }
 
-    /// Whether its subscription is still needed.
+    /// Whether the subscription is still needed.
     fn receives(&mut self) -> bool {
         matches!(
             self.subscriber(SubscriberEvent::Nothing),
@@ -98,7 +98,7 @@ impl World {
         self.queues.acquired(waiter, self.now.mono);
     }
 
-    /// Returns whether its process leaves the queues on the nodes, too.
+    /// Makes a waiter give up. Returns whether its process leaves the queues on the nodes, too.
     fn give_up(&mut self, waiter: u64) -> bool {
         let now = self.now.mono;
         let leaves = self.queues.give_up(waiter, now).is_some();
@@ -108,7 +108,7 @@ impl World {
         leaves
     }
 
-    /// To which waiter a release hands the lock off. `None`: it notifies another process.
+    /// Returns the waiter that a release hands the lock off to. `None`: the release notifies another process.
     fn release(&mut self) -> Option<(u64, u32)> {
         match self.queues.hand_off(NAME, self.now.mono) {
             HandOff::To { waiter, thread, .. } => Some((waiter, thread)),
@@ -131,7 +131,7 @@ fn a_release_hands_off_in_the_order_of_arrival_and_skips_waiters_that_left() {
     assert!(world.queues.queues.is_empty(), "nothing is kept of it");
 }
 
-/// It may be in the queue still: the waiter that got the lock may have enqueued before.
+/// The process may be in the queue still: the waiter that got the lock may have enqueued before.
 #[test]
 fn a_process_without_waiters_does_not_notify_itself() {
     let mut world = world();
@@ -151,7 +151,7 @@ fn a_process_without_waiters_does_not_notify_itself() {
     assert_eq!(notifies(&mut world), None);
     world.acquired(waiter);
     assert_eq!(notifies(&mut world), Some(Notify::FirstBut(channel)));
-    // As long as it is subscribed it may be notified.
+    // While the process is subscribed, it may be notified.
     let waiter = world.join(0, None);
     world.queues.subscriptions.subscribed(0);
     world.acquired(waiter);
@@ -207,7 +207,7 @@ fn a_waiter_that_must_ask_gets_no_hand_off_and_notifies_the_next_when_it_gives_u
         world.queues.released(&name, false, now.mono);
         assert_eq!(world.queues.woken, [0]);
         let next = others.then(|| world.join(1, None));
-        // The next waiter tries in its waiter.
+        // The next waiter tries instead.
         assert_eq!(world.give_up(front), !others);
         if let Some(next) = next {
             assert!(matches!(world.step(next, false), WaiterAction::Try(None)));
@@ -436,7 +436,7 @@ fn a_permanent_failure_ends_all_waits_of_the_queue_and_a_passing_one_none() {
     world.fails(waiters[0], false);
     assert!(world.queues.woken.is_empty());
     assert!(!waiters.iter().any(|waiter| world.is_over(*waiter)));
-    // From now on it is notified by other processes, but does not rely on that.
+    // From now on the waiter is notified by other processes, but does not rely on that.
     world.pass(50 * MS);
     assert!(matches!(
         world.step(waiters[0], false),
@@ -489,7 +489,7 @@ fn a_hopeless_waiter_leaves_the_queues_on_the_nodes() {
     assert!(world.give_up(waiter));
 }
 
-/// The end of the holder's time is known only if a majority of the nodes names one holder.
+/// The end of the holder's time is returned only if a majority of the nodes names one holder.
 #[test]
 fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
     let info = |holder, left| LockInfo {
@@ -546,7 +546,7 @@ fn two_threads_that_take_turns_notify_another_process_too() {
     let turns = std::iter::from_fn(|| {
         let (waiter, thread) = world.release()?;
         world.acquired(waiter);
-        // The one that has released it wants it again at once.
+        // The thread that released the lock wants it again at once.
         world.join(1 - thread, None);
         Some(())
     });
