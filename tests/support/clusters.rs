@@ -464,16 +464,7 @@ impl Cluster {
             .filter(|slot| !full.contains(slot))
             .collect();
         for node in [to, from].into_iter().chain(0..self.nodes.len()) {
-            let mut commands = redis::pipe();
-            for slot in &empty {
-                let command = commands.cmd("CLUSTER").arg("SETSLOT");
-                command.arg(*slot).arg("NODE").arg(&self.ids[to]).ignore();
-            }
-            let client = redis::Client::open(self.nodes[node].own_url()).unwrap();
-            let mut connection = client.get_connection().unwrap();
-            // A replica refuses it; so does a master that has heard of it, and has become one.
-            let set: redis::RedisResult<()> = commands.query(&mut connection);
-            assert!(set.is_ok() || !self.is_master(node), "{set:?}");
+            self.is_told(node, &empty, to);
         }
         eventually_within(PATIENCE, "all know the moves", &mut || {
             let is_it = |owner: Option<&Seen>| owner.is_some_and(|seen| seen.id == self.ids[to]);
@@ -481,6 +472,46 @@ impl Cluster {
             let views = self.views();
             !views.is_empty() && views.iter().all(know)
         });
+    }
+
+    /// A node believes from now on that another one has these slots.
+    fn is_told(&self, node: usize, slots: &[u16], owner: usize) {
+        let mut commands = redis::pipe();
+        for slot in slots {
+            let command = commands.cmd("CLUSTER").arg("SETSLOT");
+            let command = command.arg(*slot).arg("NODE");
+            command.arg(&self.ids[owner]).ignore();
+        }
+        let client = redis::Client::open(self.nodes[node].own_url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        // A replica refuses it; so does a master that has heard of it, and has become one.
+        let set: redis::RedisResult<()> = commands.query(&mut connection);
+        assert!(set.is_ok() || !self.is_master(node), "{set:?}");
+    }
+
+    /// A master is killed before any client learns that another one has its slots, with this key as it was. The other one
+    /// does not answer until it `inherits` them.
+    pub fn dies_and_leaves(&mut self, key: &str, from: usize, to: usize) {
+        self.begin_to_move(key, to);
+        let text = |value| redis::from_redis_value::<Vec<u8>>(value).unwrap();
+        let dump = text(self.nodes[from].command(&["DUMP", key]));
+        let ttl = self.nodes[from].command(&["PTTL", key]);
+        let ttl: u64 = redis::from_redis_value(ttl).unwrap();
+        let (key, ttl) = (key.as_bytes(), ttl.to_string());
+        self.nodes[to].command_bytes(&[b"RESTORE-ASKING", key, ttl.as_bytes(), &dump]);
+        self.nodes[to].stop();
+        self.nodes[from].kill();
+        let (first, last) = self.range(from);
+        let slots: Vec<u16> = (first..=last).collect();
+        for (node, _) in self.running() {
+            self.is_told(node, &slots, to);
+        }
+    }
+
+    pub fn inherits(&self, from: usize, to: usize) {
+        let (first, last) = self.range(from);
+        self.nodes[to].resume();
+        self.is_told(to, &(first..=last).collect::<Vec<_>>(), to);
     }
 
     /// From now on keys that are not there are asked for at the other master.
