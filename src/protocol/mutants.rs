@@ -87,8 +87,6 @@ mutants! {
     NeverConfirm: R6a = "a release is not confirmed when nothing follows",
     ConfirmOnce: R6a = "a release that is sent again is not confirmed",
     UnreadRefusal: R6a = "a waited release is not confirmed where keys beside locks were refused",
-    RefusedIsLoaded: R46 = "a script counts as loaded although its call was refused for its keys",
-    ConnectedBeforeConfirmed: R6a = "a node is connected before its releases are confirmed",
     AnySlotCounts: R47 = "a permit is a quorum of any slots",
     ExtensionCountsAnySlot: R48 = "an extension of a permit counts any slot",
     EndWithLast: R49 = "a set ends with the member that was added last",

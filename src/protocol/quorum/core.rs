@@ -811,8 +811,9 @@ impl<W> Core<W> {
             if !mutant(Mutant::UnreadRefusal) {
                 self.confirmation.refused();
             }
-            // The server refuses a call before it looks at its script, which was therefore not loaded.
-            if pending.loads && !mutant(Mutant::RefusedIsLoaded) {
+            // The server refuses a call before it looks at its script, which was therefore not loaded. Called by its hash, it
+            // would be refused once more.
+            if pending.loads {
                 self.nodes[at].wire_mut().forget_loaded();
             }
         }
