@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::errors::error::Cause;
 use crate::errors::secret::Secret;
@@ -68,8 +69,8 @@ pub(crate) struct Key {
     /// The nodes that the acquire was sent to, which may have the lock. The release goes to no others, except as the
     /// undo of a failed acquire.
     pub(crate) sent_to: NodeSet,
-    /// The longest ttl that was requested, as far as this process has seen.
-    pub(crate) longest: Option<Ttl>,
+    /// The longest ttl that was requested, as far as this process has seen, in milliseconds. Zero if none was seen.
+    longest: u64,
 }
 
 /// The part that the copies of a key share. Each operation has a copy, and so has each node that is owed a release.
@@ -102,7 +103,7 @@ impl Key {
         Key {
             shared,
             sent_to: NodeSet::EMPTY,
-            longest: None,
+            longest: 0,
         }
     }
 
@@ -124,10 +125,15 @@ impl Key {
         Key { sent_to, ..self }
     }
 
+    /// The longest ttl that was requested, if this process has seen any.
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        (self.longest > 0).then(|| Duration::from_millis(self.longest))
+    }
+
     /// Notes that this ttl was requested, too.
     pub(crate) fn lasting(self, ttl: Ttl) -> Key {
         Key {
-            longest: self.longest.max(Some(ttl)),
+            longest: self.longest.max(ttl.millis()),
             ..self
         }
     }

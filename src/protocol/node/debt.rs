@@ -14,6 +14,12 @@ const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
+    /// Boxed, since most debts are releases that no server refuses, and each command to a node has room for a debt.
+    times: Option<Box<Times>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Times {
     left_until: Option<Instant>,
     /// When the key has ended. Set once the server has answered: it has read all that could prolong the lock.
     ends: Option<Instant>,
@@ -21,32 +27,34 @@ pub(crate) struct Debt {
 
 impl Debt {
     pub(crate) fn release(key: Key) -> Debt {
-        Debt {
-            key,
-            left_until: None,
-            ends: None,
-        }
+        Debt { key, times: None }
     }
 
     pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
-        Debt {
+        let times = Times {
             left_until: Some(left_until),
-            ..Debt::release(key)
+            ends: None,
+        };
+        Debt {
+            key,
+            times: Some(times.into()),
         }
     }
 
     /// The action to send now: a shortening leaves the rest of its time, and becomes a release once that is over.
     pub(crate) fn due(&mut self, now: Instant) -> Action {
         let left = |until: Instant| match mutant(Mutant::LateShorteningBeginsAnew) {
-            true => self.key.longest.map(Ttl::duration),
+            true => self.key.longest(),
             false => until.checked_duration_since(now),
         };
-        let left = self.left_until.and_then(left);
+        let left = self.left_until().and_then(left);
         let left = left.filter(|left| !left.is_zero() && !mutant(Mutant::LateShorteningReleases));
         match left.and_then(Ttl::no_less_than) {
             Some(ttl) => Action::Shorten(ttl),
             None => {
-                self.left_until = None;
+                if let Some(times) = &mut self.times {
+                    times.left_until = None;
+                }
                 Action::Release(Notify::None)
             }
         }
@@ -54,7 +62,7 @@ impl Debt {
 
     /// The action that was sent, as far as it decides how its reply is read.
     pub(crate) fn sent(&self) -> Action {
-        match self.left_until {
+        match self.left_until() {
             Some(_) => Action::Shorten(Ttl::MIN),
             None => Action::Release(Notify::First),
         }
@@ -63,13 +71,19 @@ impl Debt {
     /// Notes that the server has refused the debt for now, and until when the key can exist. An allowance for the
     /// server's clock is included.
     pub(crate) fn refused(&mut self, now: Instant) {
-        let longest = self.key.longest.map_or(UNKNOWN_TTL, Ttl::duration);
+        let longest = self.key.longest().unwrap_or(UNKNOWN_TTL);
         let drift = longest / 100 + Duration::from_millis(2);
-        self.ends.get_or_insert(now + longest + drift);
+        let times = self.times.get_or_insert_default();
+        times.ends.get_or_insert(now + longest + drift);
     }
 
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.ends.is_some_and(|ends| ends <= now)
+        let ends = self.times.as_ref().and_then(|times| times.ends);
+        ends.is_some_and(|ends| ends <= now)
+    }
+
+    fn left_until(&self) -> Option<Instant> {
+        self.times.as_ref().and_then(|times| times.left_until)
     }
 }
 

@@ -208,8 +208,8 @@ mod tests {
         // Refused again, the debt ends when it would have ended.
         outbox.defer(first, true, &mut rng, at(900));
         assert!(outbox.retry_at().is_some_and(|due| due >= at(1000)));
-        let longest = |debt: Option<Debt>| debt?.key.longest;
-        assert_eq!(longest(outbox.pop_deferred(at(2500))), Some(ttl(3000 * MS)));
+        let longest = |debt: Option<Debt>| debt?.key.longest();
+        assert_eq!(longest(outbox.pop_deferred(at(2500))), Some(3000 * MS));
         assert_eq!(longest(outbox.pop_deferred(at(2500))), None);
         assert_eq!(outbox.retry_at(), None);
     }

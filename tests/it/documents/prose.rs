@@ -594,10 +594,7 @@ fn each_room_lists_its_files() {
             continue;
         };
         rooms += 1;
-        let head: String = text
-            .lines()
-            .filter(|line| line.starts_with("//"))
-            .collect();
+        let head: String = text.lines().filter(|line| line.starts_with("//")).collect();
         for path in entries.iter().map(fs::DirEntry::path) {
             let is_module =
                 path.join("mod.rs").exists() || path.extension().is_some_and(|end| end == "rs");
