@@ -1,4 +1,4 @@
-//! How a thread acquires a lock: it carries out what `protocol::acquire` decides.
+//! How a thread acquires a lock: it carries out what `protocol::calls` decides.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,12 +4,12 @@
 //! In reading order, each room above those that use it:
 //!
 //! - [the rules](#the-rules-of-the-protocol), below
+//! - `mutants`: how each rule can be broken, for tests
 //! - `commands`: commands and replies as bytes
 //! - `node`: one node, over all its connections
 //! - `quorum`: all nodes, and all operations under way
 //! - `waiting`: threads and processes that wait for a lock
 //! - `calls`: one call each, from its beginning to its end
-//! - `mutants`: how each rule can be broken, for tests
 #![doc = ""]
 #![doc = include_str!("rules.md")]
 
