@@ -63,10 +63,10 @@ struct MapQuestion {
 
 #[derive(Default)]
 struct QuestionState {
-    /// Whether a thread asks.
-    is_asked: bool,
-    /// The last answer, and when it was asked for.
-    last: Option<(Instant, Result<Arc<Map>, Cause>)>,
+    /// Until when a thread asks. One that hangs for longer, such as in name resolution, is not waited for.
+    asked_until: Option<Instant>,
+    /// The last answer, when it was asked for, and for how long it was waited for.
+    last: Option<(Instant, Duration, Result<Arc<Map>, Cause>)>,
 }
 
 /// The state learnt from a Cluster's servers.
@@ -375,15 +375,24 @@ impl Cluster {
         let mut state = lock(&question.state);
         let answer = loop {
             match &state.last {
-                Some((asked, answer)) if *asked >= wanted => break answer.clone(),
-                _ if !state.is_asked => {
-                    state.is_asked = true;
+                // A server that is silent for a thread with little time may answer one that waits for longer.
+                Some((asked, time, answer))
+                    if *asked >= wanted && (2 * *time >= timeout || !is_silence(answer)) =>
+                {
+                    break answer.clone();
+                }
+                _ if state.asked_until.is_none_or(|end| clock::instant() >= end) => {
+                    state.asked_until = Some(until);
                     drop(state);
                     let asked = clock::instant();
                     let answer = ask_for_map(peer, (until, timeout));
                     state = lock(&question.state);
-                    state.is_asked = false;
-                    state.last = Some((asked, answer.clone()));
+                    let is_newer = |(before, ..): &(Instant, _, _)| *before < asked;
+                    if state.last.as_ref().is_none_or(is_newer) {
+                        let time = until.saturating_duration_since(asked);
+                        state.last = Some((asked, time, answer.clone()));
+                    }
+                    state.asked_until.take_if(|end| *end == until);
                     question.answered.notify_all();
                     break answer;
                 }
@@ -448,6 +457,10 @@ fn is_at((host, port): &Endpoint, shown: &str) -> bool {
         .strip_prefix('[')
         .and_then(|shown| shown.strip_suffix(']'));
     bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
+}
+
+fn is_silence(answer: &Result<Arc<Map>, Cause>) -> bool {
+    answer.as_ref().err().is_some_and(Cause::is_silence)
 }
 
 fn ask_for_map(peer: &Peer, time: (Instant, Duration)) -> Result<Arc<Map>, Cause> {

@@ -16,7 +16,7 @@ use crate::net::socket::connection::{Connection, Purpose};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::{Elsewhere, Endpoint};
-use crate::protocol::node::address::{FoundMaster, LastWord};
+use crate::protocol::node::address::{FoundMaster, HOLDS, LastWord};
 use crate::protocol::node::wire::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
@@ -351,9 +351,16 @@ impl Directory {
         };
         let moved = self.moved_at(&named.addr);
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
+        // In this short time a server that is slow looks silent. Where few name the master, the others are asked once more,
+        // and for longer, before anything counts that it answers (rule R43).
+        let counts = named.by_most;
+        let since = at.min(named.at);
         let found = FoundMaster {
             address: self.at(&named.addr),
-            at: at.min(named.at),
+            at: match counts {
+                true => since,
+                false => since.checked_sub(2 * HOLDS).unwrap_or(since),
+            },
         };
         let info = self.given.info().clone().set_addr(named.addr.clone());
         let peer = Peer::new(info, &self.trust, self.credentials.clone());

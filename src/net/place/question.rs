@@ -36,6 +36,8 @@ pub(crate) struct NamedMaster {
     pub(crate) addr: ConnectionAddr,
     /// When the servers that name it were asked.
     pub(crate) at: Instant,
+    /// More than half of all servers name it, and not only of those that answered.
+    pub(crate) by_most: bool,
     /// The first server that names it, and its map.
     pub(crate) by: String,
     pub(crate) map: Option<Map>,
@@ -104,11 +106,12 @@ impl Heard {
         let Belief::Named { master, at } = self.answers.verdict() else {
             return None;
         };
-        let mut named = self.answers.named();
-        let (server, addr) = named.find(|(_, addr)| *addr == master)?;
+        let named = || self.answers.named().filter(|(_, addr)| *addr == master);
+        let (server, addr) = named().next()?;
         Some(NamedMaster {
             addr: addr.clone(),
             at,
+            by_most: 2 * named().count() > self.servers.len(),
             by: self.servers.get(server)?.clone(),
             map: self.map_of(server),
         })

@@ -11,7 +11,7 @@ use crate::errors::error::Cause;
 /// The age of the directory's last answer at which it is asked again.
 const ASK: Duration = Duration::from_secs(1);
 /// How long the directory's last answer is trusted.
-const HOLDS: Duration = Duration::from_secs(2);
+pub(crate) const HOLDS: Duration = Duration::from_secs(2);
 /// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
 /// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
 pub(crate) const NAMED: Duration = Duration::from_secs(1);
