@@ -224,8 +224,12 @@ class Lock:
         # The end of a `with` releases the lock: a second one, behind it or inside it, would protect nothing.
         if self._entered:
             raise Config("this lock was in a `with` before, which releases it at its end: take another one for this `with`")
-        self.ensure(0)
-        self._entered = True
+        self._entered = True  # before anything that lets another thread run
+        try:
+            self.ensure(0)
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     def __exit__(self, kind, *_):

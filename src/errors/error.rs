@@ -475,6 +475,18 @@ impl Cause {
         )
     }
 
+    /// Whether a server answered, and refuses what it is asked.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Cause::Refused(_)
+                | Cause::LoggedOut(_)
+                | Cause::NoInfo
+                | Cause::NoWitness(_)
+                | Cause::NoRelease(_)
+        )
+    }
+
     /// Whether a replica is at the node's address.
     pub(crate) fn is_replica(&self) -> bool {
         match self {

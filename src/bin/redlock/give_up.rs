@@ -102,7 +102,8 @@ pub(crate) fn say_lost() {
 /// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
 fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
     let confirmed = |ended| match ended {
-        Err(Error::Unavailable(_)) if waits() => Ok(()),
+        // What is refused for good is not owed, and does not end by waiting.
+        Err(Error::Unavailable(nodes)) if !nodes.is_permanent() && waits() => Ok(()),
         ended => ended,
     };
     match rest.is_zero() {

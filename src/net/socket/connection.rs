@@ -80,8 +80,8 @@ impl Connection {
     }
 
     /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. If a name has
-    /// several addresses, none of them decides alone: the next one is tried if one fails, in whatever way, and each has
-    /// its share of the time that is left.
+    /// several addresses, the next one is tried if one fails, and each has its share of the time that is left. Only a
+    /// server that refuses locks decides: the next one may be a former master.
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
@@ -105,6 +105,7 @@ impl Connection {
             };
             return open(address, purpose, (until, timeout));
         }
+        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         let tries = addresses.into_iter().map(|address| (address, purpose));
         let (mut tries, mut failed) = (tries.collect::<VecDeque<_>>(), Vec::new());
         while let Some((address, purpose)) = tries.pop_front() {
@@ -117,6 +118,8 @@ impl Connection {
                 Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
                     tries.push_back((address, Purpose::Questions));
                 }
+                // It may be the master, and another one's grants would not exclude its own.
+                Err(cause) if locks && cause.is_refusal() => return Err(cause),
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }

@@ -722,7 +722,11 @@ impl<W> Core<W> {
         let (action, key) = match (slot, &pending.owed, &sent) {
             (Some(slot), ..) => {
                 let Op { action, key, .. } = &self.operations[slot].op;
-                (action, key)
+                // A shortening that is written late is a release.
+                match (action, &sent) {
+                    (Action::Shorten(_), Some(sent)) => (sent, key),
+                    _ => (action, key),
+                }
             }
             (None, Some(debt), Some(sent)) => (sent, &debt.key),
             // No caller waits for this reply. An error that ends the connection comes again.

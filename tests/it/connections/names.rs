@@ -138,22 +138,43 @@ fn loading() -> Fake {
     Fake::new(|_| b"-LOADING Redis is loading the dataset in memory\r\n".to_vec())
 }
 
+/// It may be the master, and the other one have been: both would grant.
+#[test]
+fn a_server_that_refuses_locks_leads_to_no_other_address() {
+    with_a_name(
+        "a_server_that_refuses_locks_leads_to_no_other_address",
+        || {
+            let (other, loading) = (Server::plain(), loading());
+            for (refuses, why) in [
+                (At::Server(loading.port()), "LOADING"),
+                (
+                    At::Text("-ERR max number of clients reached\r\n"),
+                    "max number of clients",
+                ),
+            ] {
+                let redlock = client(&url([refuses, At::Server(other.port())]));
+                let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+                assert!(text.contains(why), "{text}");
+                assert!(!other.exists("a"));
+            }
+        },
+    );
+}
+
 #[test]
 fn the_master_is_found_whatever_is_at_the_other_address() {
     with_a_name(
         "the_master_is_found_whatever_is_at_the_other_address",
         || {
             let master = Server::plain();
-            let (replica, sentinel, loading) = (replica_of(&master), sentinel(), loading());
+            let (replica, sentinel) = (replica_of(&master), sentinel());
             for other in [
                 At::Server(replica.port()),
                 At::Server(sentinel.port()),
-                At::Server(loading.port()),
                 At::Silence,
                 At::Nothing,
                 At::Text(""),
                 At::Text("HTTP/1.1 400 Bad Request\r\n\r\n"),
-                At::Text("-ERR max number of clients reached\r\n"),
             ] {
                 for both in [
                     [other, At::Server(master.port())],
