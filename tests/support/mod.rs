@@ -208,6 +208,11 @@ impl Server {
                 if is_in_cluster && !answers(stream) {
                     continue;
                 }
+                // Redis 8 listens for TLS last.
+                let listens = || std::net::TcpStream::connect(("127.0.0.1", self.port()));
+                if self.certificate.is_some() && listens().is_err() {
+                    continue;
+                }
                 self.child = Some(child);
                 return true;
             }

@@ -158,7 +158,11 @@ impl Sentinels {
                             .for_each(|answer| said.add(at, answer, since));
                     }
                     // The thread may have begun just now.
-                    (None, None) if slot.has_waited(time / 2) => said.add(at, silent(), *since),
+                    (None, None)
+                        if (questions.is_silent() || hangs()) && slot.has_waited(time / 2) =>
+                    {
+                        said.add(at, silent(), *since);
+                    }
                     (None, None) => {}
                 },
                 Err(_) if hangs() => said.add(at, silent(), begun),

@@ -105,6 +105,8 @@ pub(crate) struct Questions<T> {
     under_way: Vec<(Instant, T)>,
     /// When the server was asked, when it answered, and the way to that answer.
     heard: Option<(Instant, Instant, T)>,
+    /// Whether the question that ended last could not reach the server.
+    silent: bool,
 }
 
 /// The next step of a thread that needs a server's answer.
@@ -123,6 +125,7 @@ impl<T> Default for Questions<T> {
         Questions {
             under_way: Vec::new(),
             heard: None,
+            silent: false,
         }
     }
 }
@@ -144,6 +147,7 @@ impl<T: Clone> Questions<T> {
     /// Ends a question that is over, or whose thread could not be started. `answered`: whether the server is there.
     pub(crate) fn end(&mut self, is_it: impl Fn(&T) -> bool, answered: bool, now: Instant) {
         for (asked, answer) in self.under_way.extract_if(.., |(_, answer)| is_it(answer)) {
+            self.silent = !answered;
             if answered {
                 self.heard = Some((asked, now, answer));
             }
@@ -155,6 +159,12 @@ impl<T: Clone> Questions<T> {
         let heard = self.heard.as_ref();
         let lately = heard.filter(|(_, heard, _)| *heard + LATELY >= begun);
         lately.map(|(asked, _, answer)| (*asked, answer))
+    }
+
+    /// Whether the server could not be reached by the question that ended last. Without that, a server that has not answered
+    /// yet is slow, and may have chosen any master (rule R43).
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent
     }
 
     /// Whether the server's name has been unresolved for longer than any question takes.
@@ -326,8 +336,15 @@ mod tests {
         assert_eq!(questions.lately(zero + 900 * MS), Some((zero, &1)));
         assert_eq!(questions.lately(zero + 1850 * MS), Some((zero, &1)));
         assert_eq!(questions.lately(zero + 1851 * MS), None);
+        assert!(!questions.is_silent());
         questions.end(|number| *number == 2, false, zero + 2900 * MS);
         assert_eq!(questions.lately(zero + 2900 * MS), None);
+        // Until it answers again.
+        assert!(questions.is_silent());
+        questions.ask(zero + 3000 * MS, || 3);
+        assert!(questions.is_silent());
+        questions.end(|number| *number == 3, true, zero + 3900 * MS);
+        assert!(!questions.is_silent());
     }
 
     #[test]
