@@ -723,10 +723,10 @@ impl<W> Core<W> {
             (Some(slot), ..) => {
                 let Op { action, key, .. } = &self.operations[slot].op;
                 // A shortening that is written late is a release.
-                match (action, &sent) {
-                    (Action::Shorten(_), Some(sent)) => (sent, key),
-                    _ => (action, key),
-                }
+                let late = sent
+                    .as_ref()
+                    .filter(|_| matches!(action, Action::Shorten(_)));
+                (late.unwrap_or(action), key)
             }
             (None, Some(debt), Some(sent)) => (sent, &debt.key),
             // No caller waits for this reply. An error that ends the connection comes again.
