@@ -721,12 +721,8 @@ impl<W> Core<W> {
         let sent = pending.owed.as_ref().map(Debt::sent);
         let (action, key) = match (slot, &pending.owed, &sent) {
             (Some(slot), ..) => {
-                let Op { action, key, .. } = &self.operations[slot].op;
-                // A shortening that is written late is a release.
-                let late = sent
-                    .as_ref()
-                    .filter(|_| matches!(action, Action::Shorten(_)));
-                (late.unwrap_or(action), key)
+                let op = &self.operations[slot].op;
+                (op.answered(sent.as_ref()), &op.key)
             }
             (None, Some(debt), Some(sent)) => (sent, &debt.key),
             // No caller waits for this reply. An error that ends the connection comes again.

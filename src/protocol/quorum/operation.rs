@@ -38,6 +38,14 @@ pub(crate) struct Op {
 }
 
 impl Op {
+    /// The action whose reply a node sends, where `sent` is owed to it: a shortening that is written late is a release.
+    pub(crate) fn answered<'a>(&'a self, sent: Option<&'a Action>) -> &'a Action {
+        match (&self.action, sent) {
+            (Action::Shorten(_), Some(sent)) => sent,
+            (action, _) => action,
+        }
+    }
+
     pub(crate) fn new(action: Action, key: Key) -> Op {
         Op {
             action,
