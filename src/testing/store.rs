@@ -1,6 +1,6 @@
 //! A model of a Redis server: keys that expire, the commands of this crate, and its scripts written out by hand.
 //!
-//! The simulation's servers and [`Node`](super::Node) are built on it. `net/differential.rs` compares it with real
+//! The simulation's servers and [`Node`](super::Node) are built on it. `proof/differential.rs` compares it with real
 //! servers: replies, messages and keys must be the same, byte for byte.
 
 mod glob;

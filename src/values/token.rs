@@ -117,7 +117,7 @@ pub(crate) fn jitter(min: Duration, max: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// The spread is tested with the generator (`protocol/random.rs`).
+    /// The spread is tested with the generator (`values/random.rs`).
     #[test]
     fn jitter_differs_from_one_to_the_next_and_bears_all_bounds() {
         let (min, max) = (Duration::from_millis(50), Duration::from_millis(250));

@@ -720,7 +720,7 @@ impl<W: Clone> WaitQueues<W> {
             .collect()
     }
 
-    /// Who to notify when a non-plain lock is released. Skips this process unless one of its threads is waiting.
+    /// The process to notify when a non-plain lock is released. Skips this process unless one of its threads is waiting.
     pub(crate) fn whom_to_notify(&mut self, key: &Key) -> Notify {
         let names = key.all_names();
         let lines: Vec<_> = names.iter().flat_map(|name| self.lines(name)).collect();

@@ -176,7 +176,7 @@ fn a_restarted_node_sits_out_over_tls() {
     assert_eq!(connections(&server), sits, "one connection all the time");
 }
 
-/// The table of tests/faults.rs in small.
+/// The table of faults/table.rs in small.
 #[test]
 fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
     type Fault = (&'static str, fn(&mut Server, &Relay));
