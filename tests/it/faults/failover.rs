@@ -302,7 +302,7 @@ fn a_master_that_loses_its_last_replica_and_gets_one_again_goes_on() {
 
 /// It may be extended before other locks are granted: the key that is there shows that no other holder had it since.
 #[test]
-#[ignore = "takes half a minute; .ci/run runs it"]
+#[ignore = "takes half a minute; .ci/nightly runs it"]
 fn a_kept_lock_that_was_replicated_lives_on() {
     let ttl = 12 * S;
     let group = Group::new();

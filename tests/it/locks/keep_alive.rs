@@ -342,7 +342,7 @@ fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Writes>> 
 }
 
 #[test]
-#[ignore = "takes all of the machine for ten seconds; .ci/run runs it"]
+#[ignore = "takes all of the machine for ten seconds; .ci/nightly runs it"]
 fn ten_thousand_releases_race_with_renewals_and_no_key_is_left_or_made_anew() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
@@ -482,7 +482,7 @@ fn a_slow_or_panicking_callback_delays_no_other_lock() {
 }
 
 #[test]
-#[ignore = "takes all of the machine for ten seconds; .ci/run runs it"]
+#[ignore = "takes all of the machine for ten seconds; .ci/nightly runs it"]
 fn one_thread_renews_ten_thousand_locks_in_time_and_ends_with_the_last() {
     if role().is_none() {
         // In a process of its own, so that its threads can be counted.
@@ -655,7 +655,7 @@ fn with_kept_lock_releases_on_every_way_out() {
 }
 
 #[test]
-#[ignore = "takes all of the machine for ten seconds; .ci/run runs it"]
+#[ignore = "takes all of the machine for ten seconds; .ci/nightly runs it"]
 fn a_starved_machine_is_no_reason_to_believe_longer() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
