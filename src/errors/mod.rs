@@ -7,11 +7,14 @@
 //! - `secret`: redaction of passwords and tokens in the replies of servers
 //! - `server_error`: the errors of servers, and what they mean for a lock
 //! - `lock_error`: errors of one lock: busy, lost, too slow, cancelled
-//! - `error`: the error of all calls, with the cause at each node
+//! - `cause`: why a node gave no vote (`wording`: the texts of causes)
+//! - `error`: the error of all calls, with the nodes that failed
 
+pub(crate) mod cause;
 pub(crate) mod error;
 pub(crate) mod lock_error;
 pub(crate) mod secret;
 pub(crate) mod server_error;
 pub(crate) mod shown;
 pub(crate) mod text;
+mod wording;

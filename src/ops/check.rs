@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::ConnectionAddr;
 
-use crate::errors::error::{Cause, Error};
+use crate::errors::cause::Cause;
+use crate::errors::error::Error;
 use crate::errors::server_error::refuses_companions;
 use crate::lock::lockable::Lockable;
 use crate::lock::redlock::{Redlock, checked};

@@ -60,7 +60,7 @@ pub(crate) fn remarks<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errors::error::Cause;
+    use crate::errors::cause::Cause;
     use crate::ops::findings::{Coverage, Location, Needs, TrialLock};
     use crate::protocol::commands::server_info::ServerInfo;
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::human;
 use crate::protocol::commands::companions::Companion;
@@ -843,7 +843,7 @@ fn is_public(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errors::error::Limit;
+    use crate::errors::cause::Limit;
 
     const MS: Duration = Duration::from_millis(1);
     const RULES: Rules<'_> = Rules {

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::error::{Cause, Error, NodeError, NodeErrors};
+use crate::errors::cause::Cause;
+use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::{Redlock, checked};
 use crate::net::place::directory::Place;

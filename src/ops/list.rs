@@ -6,7 +6,8 @@ use std::fmt;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::errors::error::{Cause, Error};
+use crate::errors::cause::Cause;
+use crate::errors::error::Error;
 use crate::lock::redlock::Redlock;
 use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::errors::error::{Cause, Limit};
+use crate::errors::cause::{Cause, Limit};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
 use crate::net::driver::abandoned::AbandonedThreads;

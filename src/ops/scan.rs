@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, without_arguments};
 use crate::ops::holder::Holder;
 use crate::ops::inspect::member;

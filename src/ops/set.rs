@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::text::human;
 use crate::net::place::sentinels::Description;
 use crate::ops::findings::{Needs, Remark, Severity};

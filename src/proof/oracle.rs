@@ -36,7 +36,7 @@ use explorer::World as _;
 use lease::Lease;
 use lease::named::{GUARDED, MUTEX, Seen, SeenClient};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::proof::fixtures::{MS, later};
 use crate::proof::sim::basics::Random;
 use crate::protocol::commands::script::{Action, Key, Notify};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::errors::error::{Cause, NodeError, NodeErrors};
+use crate::errors::cause::Cause;
+use crate::errors::error::{NodeError, NodeErrors};
 use crate::net::cluster::owed::Owed;
 use crate::net::driver::route::Route;
 use crate::net::driver::shared::Shared;

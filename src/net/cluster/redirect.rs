@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::net::cluster::lanes::Lanes;
 use crate::net::cluster::owed::OwedRelease;
 use crate::net::driver::route::Route;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use redis::ConnectionAddr;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::text::{self, human};
 use crate::net::driver::abandoned::AbandonedThreads;
 use crate::net::driver::leader::{Connections, Leader, Submitter};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::shown::Shown;
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::errors::error::{Cause, Limit};
+use crate::errors::cause::{Cause, Limit};
 use crate::errors::server_error::Meaning;
 use crate::net::place::directory::Place;
 use crate::net::socket::connection::{Connection, Purpose};

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::errors::error::{Cause, Error};
+use crate::errors::cause::Cause;
+use crate::errors::error::Error;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
 use crate::net::driver::nodes::Nodes;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
-use crate::errors::error::{Announced, Cause};
+use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster::Cluster;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
-use crate::errors::error::{Cause, Limit};
+use crate::errors::cause::{Cause, Limit};
 use crate::errors::text;
 use crate::net::socket::connection::{Connection, Purpose};
 use crate::net::socket::peer::Peer;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::text;
 use crate::net::place::question::{self, Answer, Heard, Unknown};

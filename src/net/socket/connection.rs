@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Arg, Cmd, ConnectionAddr, RedisConnectionInfo};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::net::socket::peer::Peer;

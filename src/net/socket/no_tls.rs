@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::Plain;
 

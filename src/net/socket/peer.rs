@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};

@@ -13,7 +13,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use crate::errors::error::{Cause, Limit};
+use crate::errors::cause::{Cause, Limit};
 use crate::values::clock;
 
 /// The shortest time that a socket waits. The kernel counts in ticks of a few milliseconds anyway.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConnection;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::{Plain, SHORTEST};
 use crate::net::socket::trust::cause;

@@ -18,7 +18,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::settings::tls::Tls;
 
 /// The TLS settings of all nodes. None: no node is reached over TLS.

@@ -7,7 +7,7 @@ use super::client::{Task, guard};
 use super::connection::{Connection, LooksAgain};
 use super::server::Trouble;
 use super::world::{Count, Event, World, trace};
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};

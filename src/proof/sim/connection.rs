@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::node::wire::Handshake;
 use crate::protocol::node::witness::Look;
 

@@ -7,7 +7,7 @@ use super::basics::MS;
 use super::client::Task;
 use super::command::commands;
 use super::world::{Count, World, trace};
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::event::NodeEvent as CoreEvent;
 use crate::protocol::node::wire::Outgoing;

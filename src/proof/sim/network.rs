@@ -9,7 +9,7 @@ use super::client::NO_THREAD;
 use super::connection::{Connection, End, Listener, State, Subscription, SubscriptionEvent};
 use super::server::Trouble;
 use super::world::{Count, Event, World, trace};
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 
 /// After this time without a message, the thread checks whether the subscription is still needed.

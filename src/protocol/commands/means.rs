@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::{
     is_not_loaded, refuses_companions, refuses_scripts, without_arguments,
 };

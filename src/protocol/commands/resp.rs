@@ -2,7 +2,7 @@
 //!
 //! The redis crate's parser would make a small program a third larger, and it reads from a socket.
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 
 /// The maximum size of a reply that is kept as a whole: anything larger is not a Redis answer.

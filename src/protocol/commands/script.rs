@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::Companion::{Counter, Queue, Turn as Reservation};

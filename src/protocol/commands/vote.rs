@@ -1,6 +1,6 @@
 //! Votes: the meaning of a node's answer to an action.
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 
 /// The age of the directory's last answer at which it is asked again.
 const ASK: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;

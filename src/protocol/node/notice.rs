@@ -6,7 +6,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, code};
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::queue::NotALock;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::{Meaning, without_arguments};
 use crate::protocol::commands::resp::Reply;

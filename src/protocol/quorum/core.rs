@@ -12,7 +12,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::{Cause, Limit, NodeErrors};
+use crate::errors::cause::{Cause, Limit};
+use crate::errors::error::NodeErrors;
 use crate::errors::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Action;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::{Cause, Limit, NodeErrors};
+use crate::errors::cause::{Cause, Limit};
+use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::{Kind, without_strays};
 use crate::protocol::commands::means::Means;
 use crate::protocol::commands::queue::{Channel, QueueTurn};

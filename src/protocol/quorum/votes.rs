@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::errors::error::{Cause, NodeError, NodeErrors};
+use crate::errors::cause::Cause;
+use crate::errors::error::{NodeError, NodeErrors};
 use crate::protocol::commands::kind::Numbers;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::vote::OtherUse;

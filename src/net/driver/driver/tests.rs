@@ -1,5 +1,5 @@
 use super::*;
-use crate::errors::error::Cause;
+use crate::errors::cause::Cause;
 use crate::net::driver::observe::Observer;
 use crate::protocol::quorum::core::Input;
 use crate::settings::into_node::IntoNodes;

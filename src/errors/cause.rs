@@ -1,0 +1,248 @@
+//! Why a node gave no vote, and what that means for the locks.
+
+use std::error::Error as StdError;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::server_error::{self, Meaning, without_arguments};
+
+/// Why a node gave no vote.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    /// Not connected: it took longer than allowed, or is still under way after this time. The second is the time
+    /// allowed.
+    NotConnected(Duration, Duration),
+    /// Not connected over TLS in this time, and not a byte was received.
+    #[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))]
+    Mute(Duration),
+    /// Connecting failed.
+    Connect(String),
+    /// Connecting failed before the server was asked: this process has too many open files, or no port or memory left.
+    NoSocket(String),
+    /// One of these causes, at an address that another server has named.
+    Announced(Box<Announced>),
+    /// The program's closure returns no credentials for the node, or too late.
+    NoCredentials(String),
+    /// No TLS connection can be made, whatever the network does.
+    Tls(String),
+    /// Connected, and no answer within this time.
+    NoAnswer(Duration, Limit),
+    /// The node, or something on the way, closed the connection.
+    Closed(String),
+    /// The bytes received are not an answer to the command.
+    Garbage(String),
+    /// Not an answer, on a new connection: no Redis server is there.
+    NotRedis(String),
+    /// The server's answers do not end.
+    Endless(String),
+    /// The server answered with an error.
+    Refused(String),
+    /// The server refused (see `Refused`): a Redis Cluster has the names of one lock in different slots.
+    OtherSlots(String),
+    /// The server refused (see `Refused`), and a new connection logs in again, perhaps with other credentials.
+    LoggedOut(String),
+    /// The server refused (see `Refused`), because it has become a replica (rule R38).
+    Demoted(String),
+    /// A new connection leads to a replica, at this address (rule R39).
+    Replica(Option<SocketAddr>),
+    /// A new connection leads to a sentinel.
+    Sentinel,
+    /// The sentinels name no master: why, and whether this lasts until the configuration is changed.
+    NoMaster(String, bool),
+    /// A name has several addresses, and none of them leads to a master: the cause at each.
+    NoAddress(Vec<(SocketAddr, Cause)>),
+    /// A directory names another master: this one.
+    Moved(String),
+    /// The server refused (see `Refused`), and another server may have the key: it is asked next.
+    Elsewhere(String),
+    /// The node is the same server as another node, of this index (rule R1).
+    SameServer(usize),
+    /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
+    Quarantined(Duration, bool),
+    /// The restart guard cannot find out which server it is, and how long it has been up.
+    NoInfo,
+    /// The restart guard's key is refused, with this answer of the server.
+    NoWitness(String),
+    /// The server runs no scripts, and no other command compares and deletes. Its answer.
+    NoRelease(String),
+    /// This process cannot start the thread that connects.
+    NoThread(String),
+    /// The node is connected, but the time was over before it was asked.
+    NotAsked,
+}
+
+/// A server that another one has named cannot be reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Announced {
+    pub(crate) cause: Cause,
+    pub(crate) at: String,
+    /// The node's name as shown there.
+    pub(crate) shown: Arc<str>,
+    pub(crate) by: String,
+    pub(crate) advice: &'static str,
+}
+
+/// Which limit set the time that a node had to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// This number of `node_timeout`s.
+    Node(u32),
+    Connect,
+    /// The rest of the operation's time, or of the lock's.
+    Rest,
+    /// The connection took in nothing of what was written.
+    Write,
+    /// This crate's own limit.
+    Own,
+}
+
+impl Cause {
+    /// An I/O error on a connection that was up.
+    pub(crate) fn io(error: &io::Error) -> Cause {
+        Cause::Closed(error.to_string())
+    }
+
+    /// A server's error text, without the arguments that some errors repeat: the token or the
+    /// password may be among them.
+    pub(crate) fn refused(text: &str) -> Cause {
+        Cause::Refused(without_arguments(text).to_owned())
+    }
+
+    /// Like [`refused`](Cause::refused), if the connection is no longer logged in to the server.
+    pub(crate) fn logged_out(text: &str) -> Cause {
+        Cause::LoggedOut(without_arguments(text).to_owned())
+    }
+
+    /// Like [`refused`](Cause::refused), of a server that has become a replica.
+    pub(crate) fn demoted(text: &str) -> Cause {
+        Cause::Demoted(without_arguments(text).to_owned())
+    }
+
+    /// Whether the server was asked for a connection, and did not answer.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Cause::Connect(_) | Cause::NotConnected(..) | Cause::Mute(_)
+        )
+    }
+
+    /// Whether a server answered, and refuses what it is asked.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Cause::Refused(_)
+                | Cause::LoggedOut(_)
+                | Cause::NoInfo
+                | Cause::NoWitness(_)
+                | Cause::NoRelease(_)
+        )
+    }
+
+    /// Whether a replica is at the node's address.
+    pub(crate) fn is_replica(&self) -> bool {
+        match self {
+            Cause::Demoted(_) | Cause::Replica(_) => true,
+            Cause::NoAddress(all) => all.iter().any(|(_, cause)| cause.is_replica()),
+            _ => false,
+        }
+    }
+
+    /// Whether the failure lasts until the configuration is changed, here or on the server. False when in doubt: then
+    /// callers wait in vain, but no longer than they asked to.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Cause::Refused(text) => Meaning::of(text).is_final(),
+            Cause::Tls(_)
+            | Cause::NotRedis(_)
+            | Cause::OtherSlots(_)
+            | Cause::Sentinel
+            | Cause::SameServer(_)
+            | Cause::NoInfo
+            | Cause::NoWitness(_)
+            | Cause::NoRelease(_) => true,
+            Cause::NoMaster(_, is_final) => *is_final,
+            Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
+            Cause::NotConnected(..)
+            | Cause::Mute(_)
+            | Cause::Connect(_)
+            | Cause::NoSocket(_)
+            | Cause::Announced(..)
+            | Cause::NoCredentials(_)
+            | Cause::NoAnswer(..)
+            | Cause::Closed(_)
+            // A new connection shows what is there.
+            | Cause::Garbage(_)
+            | Cause::Endless(_)
+            | Cause::LoggedOut(_)
+            | Cause::Demoted(_)
+            | Cause::Replica(_)
+            | Cause::Moved(_)
+            | Cause::Elsewhere(_)
+            | Cause::Quarantined(..)
+            | Cause::NoThread(_)
+            | Cause::NotAsked => false,
+        }
+    }
+
+    /// The meaning of the server's refusal.
+    pub(crate) fn meaning(&self) -> Meaning {
+        match self {
+            Cause::Refused(text) | Cause::LoggedOut(text) | Cause::Demoted(text) => {
+                Meaning::of(text)
+            }
+            _ => Meaning::Other,
+        }
+    }
+
+    /// Whether a name is refused and not a command.
+    pub(crate) fn concerns_name(&self) -> bool {
+        matches!(self, Cause::Refused(text) if server_error::concerns_name(text))
+    }
+}
+
+impl StdError for Cause {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_an_operator_changes_is_final_and_nothing_else() {
+        let time = Duration::from_secs(1);
+        let text = || "x".to_owned();
+        for (cause, is_final) in [
+            (Cause::NotConnected(time, time), false),
+            (Cause::Mute(time), false),
+            (Cause::Tls(text()), true),
+            (Cause::Connect("connection refused".into()), false),
+            (Cause::NoCredentials(text()), false),
+            (Cause::NoAnswer(time, Limit::Rest), false),
+            (Cause::Closed(text()), false),
+            (Cause::Garbage(text()), false),
+            (
+                Cause::LoggedOut("NOAUTH Authentication required.".into()),
+                false,
+            ),
+            (Cause::NotRedis(text()), true),
+            (Cause::Sentinel, true),
+            (Cause::NoMaster(text(), true), true),
+            (Cause::NoMaster(text(), false), false),
+            (Cause::Moved(text()), false),
+            (Cause::demoted("READONLY You can't write"), false),
+            (Cause::Replica(None), false),
+            (Cause::SameServer(1), true),
+            (Cause::Quarantined(time, false), false),
+            (Cause::NoInfo, true),
+            (Cause::NoWitness(String::new()), true),
+            (Cause::NoRelease(text()), true),
+            (Cause::NoThread(text()), false),
+            (Cause::NotAsked, false),
+        ] {
+            assert_eq!(cause.is_final(), is_final, "{cause:?}");
+        }
+        assert!(Cause::refused("NOAUTH Authentication required.").is_final());
+        assert!(!Cause::refused("LOADING Redis is loading").is_final());
+    }
+}
