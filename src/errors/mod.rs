@@ -4,8 +4,8 @@
 //!
 //! - `text`: how times, addresses and names are written for people
 //! - `shown`: a resource in a log line
+//! - `server_error`: the errors of servers, and what they mean for a lock (`own_words`: which part of them may be shown)
 //! - `secret`: redaction of passwords and tokens in the replies of servers
-//! - `server_error`: the errors of servers, and what they mean for a lock
 //! - `lock_error`: errors of one lock: busy, lost, too slow, cancelled
 //! - `cause`: why a node gave no vote (`wording`: the texts of causes)
 //! - `error`: the error of all calls, with the nodes that failed
@@ -13,6 +13,7 @@
 pub(crate) mod cause;
 pub(crate) mod error;
 pub(crate) mod lock_error;
+pub(crate) mod own_words;
 pub(crate) mod secret;
 pub(crate) mod server_error;
 pub(crate) mod shown;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::errors::server_error::own_words;
+use crate::errors::own_words::own_words;
 use crate::values::token::Token;
 
 /// Shown in place of the hidden text.
@@ -179,7 +179,7 @@ const VALUES: [&str; 11] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errors::server_error::all_own_words;
+    use crate::errors::own_words::all_own_words;
 
     fn secret(password: &str) -> Secret {
         Secret(Some(password.into()))

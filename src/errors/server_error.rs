@@ -1,7 +1,5 @@
 //! The errors with which servers and proxies refuse, and their meaning for locks. Their texts are written here and
-//! nowhere else, by the sources of Redis 3 to 8 and Valkey 7 to 9.
-
-use std::iter::once;
+//! in `own_words`, by the sources of Redis 3 to 8 and Valkey 7 to 9.
 
 /// The meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +43,7 @@ pub(crate) enum Meaning {
 use Meaning::*;
 
 /// Error codes: the first words of errors.
-const CODES: [(&str, Meaning); 22] = [
+pub(super) const CODES: [(&str, Meaning); 22] = [
     ("ERR", Other),
     ("ASK", Torn),
     ("BUSY", Busy),
@@ -71,7 +69,7 @@ const CODES: [(&str, Meaning); 22] = [
 ];
 
 /// The meanings of errors that begin with `ERR`, which is used for many things.
-const ERRORS: [(&str, Meaning); 14] = [
+pub(super) const ERRORS: [(&str, Meaning); 14] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
     (
@@ -97,36 +95,6 @@ const ERRORS: [(&str, Meaning); 14] = [
     ("The user executing the script can't", NotPermitted),
     ("ERR The user executing the script can't", NotPermitted),
     ("ERR ACL failure in script", NotPermitted),
-];
-
-/// More of Redis' own words: how errors begin, whatever the server was sent.
-const SENTENCES: [&str; 25] = [
-    "CLUSTERDOWN Hash slot not served",
-    "CLUSTERDOWN The cluster is down",
-    "BUSY Redis is busy running a script.",
-    "DENIED Redis is running in protected mode because protected mode is enabled",
-    "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
-     configuration is correct?",
-    "ERR Error running script (call to f_",
-    "ERR operation not permitted",
-    "ERR syntax error",
-    "ERR value is not an integer or out of range",
-    "ERR wrong number of arguments for '",
-    "LOADING Redis is loading the dataset in memory",
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-    "MISCONF Redis is configured to save RDB snapshots, but it",
-    "NOAUTH Authentication required.",
-    "NOPERM No permissions to access a key",
-    "NOPERM this user has no permissions to access one of the keys used as arguments",
-    "NOPERM this user has no permissions to run the '",
-    "NOREPLICAS Not enough good replicas to write.",
-    "NOSCRIPT No matching script. Please use EVAL.",
-    "OOM command not allowed when used memory > 'maxmemory'.",
-    "READONLY You can't write against a read only ",
-    "TRYAGAIN Multiple keys request during rehashing of slot",
-    "UNKILLABLE Sorry the script already executed write commands against the dataset.",
-    "WRONGPASS invalid username-password pair or user is disabled.",
-    "WRONGTYPE Operation against a key holding the wrong kind of value",
 ];
 
 impl Meaning {
@@ -290,33 +258,6 @@ pub(crate) fn without_arguments(error: &str) -> &str {
     parts.map_or(error, |(text, _)| text)
 }
 
-/// An error as shown before our advice. That of protected mode has a thousand characters of its own advice.
-pub(crate) fn brief(error: &str) -> &str {
-    match (Meaning::of(error), error.split_once(" because ")) {
-        (Protected, Some((text, _))) => text,
-        _ => error,
-    }
-}
-
-/// The length of the start of an error that is Redis' own wording, whatever the server was sent.
-pub(crate) fn own_words(error: &str) -> usize {
-    let (code, rest) = error.split_once(' ').unwrap_or((error, ""));
-    let code = match CODES.iter().any(|(name, _)| *name == code) {
-        true => error.len() - rest.len(),
-        false => 0,
-    };
-    let starts = ERRORS.iter().map(|(start, _)| *start).chain(SENTENCES);
-    let starts = starts.filter(|start| error.starts_with(start));
-    let lengths = starts.map(str::len).chain(once(code));
-    lengths.max().unwrap_or_default()
-}
-
-#[cfg(test)]
-pub(crate) fn all_own_words() -> impl Iterator<Item = &'static str> {
-    let starts = CODES.iter().chain(&ERRORS).map(|(start, _)| *start);
-    starts.chain(SENTENCES)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -443,19 +384,6 @@ mod tests {
             ("ERR Error running script", Other),
         ] {
             assert_eq!(Meaning::of(text), meaning, "{text}");
-        }
-    }
-
-    #[test]
-    fn protected_mode_gives_no_advice_beside_ours() {
-        for (error, shown) in [
-            (
-                "DENIED Valkey is running in protected mode because protected mode is enabled and no …",
-                "DENIED Valkey is running in protected mode",
-            ),
-            ("ERR x because y", "ERR x because y"),
-        ] {
-            assert_eq!(brief(error), shown);
         }
     }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::errors::cause::{Announced, Cause, Limit};
-use crate::errors::server_error::{Meaning, brief};
+use crate::errors::own_words::brief;
+use crate::errors::server_error::Meaning;
 use crate::errors::text::human;
 
 impl Cause {
