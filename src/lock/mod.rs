@@ -9,12 +9,16 @@
 //! - `kept_lock`: locks that are renewed automatically
 //! - `lockable`: semaphores, read-write locks, several names
 //! - `reentrant`: locks that a thread can lock again
-//! - `redlock`: the client object
+//! - `redlock`: the client object (`family`: its connections, which clones share and forked processes do not)
+//! - `exclusive`: its calls for plain locks, with one holder
 
 // First, so that the page of `Redlock` begins with what is in this file.
 pub(crate) mod redlock;
 
+mod exclusive;
+
 pub(crate) mod acquire;
+mod family;
 pub(crate) mod fence;
 pub(crate) mod kept_lock;
 pub(crate) mod leak;
