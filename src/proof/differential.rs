@@ -32,7 +32,8 @@ use crate::protocol::commands::queue::Channel;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS};
 use crate::testing::server::{self as model, Replies};
-use crate::testing::store::{Mood, Value, parse};
+use crate::testing::store::request::parse;
+use crate::testing::store::{Mood, Value};
 use crate::values::clock;
 
 /// The model's connections.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::store::{Begun, Store, Value};
+use super::store::request::Begun;
+use super::store::{Store, Value};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::resp;

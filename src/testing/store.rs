@@ -4,13 +4,14 @@
 //! servers: replies, messages and keys must be the same, byte for byte.
 
 mod glob;
+mod keys;
 pub(crate) mod members;
 mod names;
+pub(crate) mod request;
 mod scripts;
 mod waiters;
 
-use std::ops::Range;
-
+use self::request::number;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -141,83 +142,6 @@ impl<'a> Given<'a> {
     fn turn(self) -> Option<&'a [u8]> {
         self.keys.get(2).copied()
     }
-}
-
-/// The first command in `bytes` and its length, once it is complete.
-#[cfg(test)]
-pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
-    let mut begun = Begun::default();
-    let is_whole = begun.go_on(bytes, usize::MAX) == Some(true);
-    is_whole.then(|| (begun.args(bytes), begun.at))
-}
-
-/// The part of a command that has arrived. When more arrives, its beginning is not parsed again.
-#[derive(Default)]
-pub(crate) struct Begun {
-    /// The command's length so far.
-    pub(crate) at: usize,
-    /// The number of arguments, and where those are that have arrived.
-    count: Option<usize>,
-    args: Vec<Range<usize>>,
-}
-
-impl Begun {
-    /// Whether the command is complete, by all its bytes so far. `None`: no command begins so, or it is longer than
-    /// this.
-    pub(crate) fn go_on(&mut self, bytes: &[u8], longest: usize) -> Option<bool> {
-        let line = |at: usize, mark: u8| {
-            let rest = bytes.get(at..).unwrap_or_default();
-            if rest.first().is_some_and(|first| *first != mark) {
-                return None;
-            }
-            let head = rest.get(..rest.len().min(LONGEST_LINE)).unwrap_or_default();
-            match head.windows(2).position(|pair| pair == b"\r\n") {
-                Some(end) => {
-                    let number: usize = number(head.get(1..end)?)?;
-                    Some(Some((number, at + end + 2)))
-                }
-                None => (rest.len() < LONGEST_LINE).then_some(None),
-            }
-        };
-        let count = match self.count {
-            Some(count) => count,
-            None => match line(0, b'*')? {
-                Some((count, at)) => {
-                    (self.count, self.at) = (Some(count), at);
-                    count
-                }
-                None => return Some(false),
-            },
-        };
-        while self.args.len() < count {
-            let Some((length, start)) = line(self.at, b'$')? else {
-                return Some(false);
-            };
-            let end = start.checked_add(length)?.checked_add(2)?;
-            if end > longest {
-                return None;
-            }
-            if bytes.len() < end {
-                return Some(false);
-            }
-            self.args.push(start..end - 2);
-            self.at = end;
-        }
-        Some(true)
-    }
-
-    pub(crate) fn args<'a>(&self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
-        let args = self.args.iter();
-        args.map(|arg| bytes.get(arg.clone()).unwrap_or_default())
-            .collect()
-    }
-}
-
-/// The longest line of a number, with the bytes around it.
-const LONGEST_LINE: usize = 32;
-
-fn number<T: std::str::FromStr>(arg: &[u8]) -> Option<T> {
-    str::from_utf8(arg).ok()?.parse().ok()
 }
 
 impl Answer {
@@ -523,155 +447,6 @@ impl Run<'_> {
                 Ok(Answer::Int(i64::from(had)))
             }
             _ => Err(NOT_OURS),
-        }
-    }
-}
-
-/// The operations that scripts call.
-impl Run<'_> {
-    fn may_write(&mut self, grows: bool) -> Result<()> {
-        let Mood {
-            read_only,
-            too_few_replicas,
-            out_of_memory,
-            ..
-        } = self.store.mood;
-        if read_only {
-            return Err(READ_ONLY);
-        }
-        if too_few_replicas {
-            return Err(TOO_FEW_REPLICAS);
-        }
-        if out_of_memory && grows && !self.wrote {
-            return Err(OUT_OF_MEMORY);
-        }
-        self.wrote |= self.in_script;
-        Ok(())
-    }
-
-    /// The last millisecond of a key that has this ttl from now on.
-    fn last(&self, ttl: i64) -> Option<u64> {
-        let last = (self.store.time / 1000).checked_add(u64::try_from(ttl).ok()?)?;
-        i64::try_from(last).is_ok().then_some(last)
-    }
-
-    fn value(&self, name: &[u8]) -> Option<&Value> {
-        let entry = self.store.entries.iter().find(|entry| entry.name == name);
-        entry.map(|entry| &entry.value)
-    }
-
-    fn entry(&mut self, name: &[u8]) -> Option<&mut Entry> {
-        let mut entries = self.store.entries.iter_mut();
-        entries.find(|entry| entry.name == name)
-    }
-
-    fn get(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.value(name) {
-            None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(WRONG_TYPE),
-        }
-    }
-
-    /// Sets a string. `if_none`: only if there is no key; returns whether it was set.
-    fn set(&mut self, name: &[u8], text: &[u8], ttl: Option<i64>, if_none: bool) -> Result<bool> {
-        if self.store.mood.no_set {
-            return Err(NOT_PERMITTED);
-        }
-        self.may_write(true)?;
-        let last = match ttl {
-            Some(ttl) if ttl <= 0 => return Err(NO_TTL),
-            Some(ttl) => Some(self.last(ttl).ok_or(NO_TTL)?),
-            None => None,
-        };
-        if if_none && self.value(name).is_some() {
-            return Ok(false);
-        }
-        self.store.remove(name);
-        self.store.insert(name, Value::Text(text.to_vec()), last);
-        Ok(true)
-    }
-
-    fn del(&mut self, name: &[u8]) -> Result<i64> {
-        self.may_write(false)?;
-        let there = self.value(name).is_some();
-        self.store.remove(name);
-        Ok(i64::from(there))
-    }
-
-    fn pttl(&mut self, name: &[u8]) -> i64 {
-        let now = self.store.time / 1000;
-        match self.entry(name).map(|entry| entry.last) {
-            None => -2,
-            Some(None) => -1,
-            Some(Some(last)) => i64::try_from(last.saturating_sub(now)).unwrap_or(i64::MAX),
-        }
-    }
-
-    fn pexpire(&mut self, name: &[u8], ttl: i64) -> Result<i64> {
-        self.may_write(false)?;
-        if ttl <= 0 {
-            return self.del(name);
-        }
-        let last = self.last(ttl).ok_or(NO_NUMBER)?;
-        let entry = self.entry(name);
-        Ok(i64::from(
-            entry.map(|entry| entry.last = Some(last)).is_some(),
-        ))
-    }
-
-    /// Applies `act` to the members of a sorted set. An empty queue is no key.
-    fn zset<T>(
-        &mut self,
-        name: &[u8],
-        act: impl FnOnce(&mut Vec<(i64, Vec<u8>)>) -> T,
-    ) -> Result<T> {
-        let mut none = Vec::new();
-        let members = match self.entry(name).map(|entry| &mut entry.value) {
-            None => &mut none,
-            Some(Value::Queue(members)) => members,
-            Some(_) => return Err(WRONG_TYPE),
-        };
-        let done = act(members);
-        let is_empty = members.is_empty();
-        if is_empty {
-            self.store.remove(name);
-        } else if !none.is_empty() {
-            self.store.insert(name, Value::Queue(none), None);
-        }
-        Ok(done)
-    }
-
-    fn zadd(&mut self, name: &[u8], score: i64, member: &[u8]) -> Result<i64> {
-        self.may_write(true)?;
-        self.zset(name, |members| {
-            let before = members.len();
-            members.retain(|one| one.1 != member);
-            let added = members.len() == before;
-            members.push((score, member.to_vec()));
-            members.sort_unstable();
-            i64::from(added)
-        })
-    }
-
-    fn zrem(&mut self, name: &[u8], member: &[u8]) -> Result<()> {
-        self.may_write(false)?;
-        self.zset(name, |members| members.retain(|one| one.1 != member))
-    }
-
-    /// Removes and returns the first member, if there is one and that is permitted.
-    fn zpopmin(&mut self, name: &[u8]) -> Option<Vec<u8>> {
-        self.may_write(false).ok()?;
-        let first = self.zset(name, |members| {
-            (!members.is_empty()).then(|| members.remove(0).1)
-        });
-        first.ok()?
-    }
-
-    fn first(&mut self, name: &[u8]) -> Option<Vec<u8>> {
-        match self.value(name) {
-            Some(Value::Queue(members)) => members.first().map(|first| first.1.clone()),
-            _ => None,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::protocol::commands::scripts::{
     LEAVE, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES,
     Script,
 };
-use crate::testing::store::parse;
+use crate::testing::store::request::parse;
 
 /// The scripts that acquire locks that are not plain.
 const ACQUIRE: [Script; 4] = [ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, ACQUIRE_NAMES];

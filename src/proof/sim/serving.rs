@@ -7,7 +7,8 @@ use super::world::{Count, Event, World, trace};
 use crate::protocol::commands::resp;
 use crate::protocol::commands::scripts::RELEASE_MEMBER;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::testing::store::{Store, parse};
+use crate::testing::store::Store;
+use crate::testing::store::request::parse;
 
 impl World {
     /// The server reads bytes from a connection.
