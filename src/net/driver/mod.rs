@@ -7,7 +7,7 @@
 //! - `route`: where an operation goes if a server does not carry it out
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
-//! - `nodes`: one step of the leader, with its sockets; and the workers, which connect
+//! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
 //! - `driver`: the leader's loop, which thread leads, and how the others wait
 //! - `subscription`: a connection over which a node notifies this process
 //! - `waiting`: how threads wait for a lock

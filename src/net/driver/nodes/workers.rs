@@ -1,0 +1,210 @@
+//! The threads that connect nodes, and those that ask where a master is.
+
+use std::sync::{Arc, MutexGuard};
+
+use super::{DriverState, Nodes, missing_connection};
+use crate::errors::cause::Cause;
+use crate::net::driver::leader::Connections;
+use crate::net::socket::connection::{Connection, Purpose};
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::node::address::{FoundMaster, LastWord};
+use crate::protocol::quorum::core::Input;
+use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::values::clock;
+
+impl Nodes {
+    /// Starts a node's worker, which gets the connection if it is still usable.
+    pub(super) fn start_worker<'a>(
+        self: &'a Arc<Nodes>,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, DriverState>,
+        node: usize,
+        keeps_connection: bool,
+    ) -> MutexGuard<'a, DriverState> {
+        let connection = connections.replace(node, None);
+        if !keeps_connection {
+            connection.into_iter().for_each(Connection::reset);
+        } else if let Some(handed_over) = state.handed_over.get_mut(node) {
+            *handed_over = connection.or(handed_over.take());
+        }
+        let nodes = self.clone();
+        let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
+        let started = thread.spawn(move || WorkerThread::new(&nodes, node).run());
+        let started = started.map(drop);
+        let started = started.map_err(|error| Cause::NoThread(error.to_string()));
+        let input = Input::Started(started);
+        state.core.input(node, input, clock::instant());
+        state
+    }
+
+    /// Connects to a node: in another thread, if the worker has a connection that it reads from meanwhile.
+    pub(super) fn connect<'a>(
+        self: &'a Arc<Nodes>,
+        connections: &Connections,
+        state: MutexGuard<'a, DriverState>,
+        node: usize,
+    ) -> MutexGuard<'a, DriverState> {
+        drop(state);
+        let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
+        let nodes = self.clone();
+        let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
+        if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
+            self.open(node);
+        }
+        self.state()
+    }
+
+    fn open(&self, node: usize) {
+        let witness = self.prefix.key(WITNESS);
+        let purpose = match self.guards.each.get(node) {
+            Some(Some(guard)) => Purpose::GuardedLocks {
+                witness: Some(&witness),
+                seasoned: guard.seasoned(),
+                needed: self.guards.is_needed,
+            },
+            _ => Purpose::Locks,
+        };
+        let place = self.places.get(node).ok_or_else(missing_connection);
+        let opened = place.and_then(|place| place.open(self.timeouts.connect, purpose));
+        let (mut connection, handshake) = match opened {
+            Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
+            Err(cause) => (None, Err(cause)),
+        };
+        let mut state = self.state();
+        if state.core.connected(node, handshake, clock::instant())
+            && let Some(not_adopted) = state.not_adopted.get_mut(node)
+        {
+            *not_adopted = connection.take();
+        }
+        self.announce(&mut state);
+        drop(state);
+    }
+
+    /// Asks a node's directory, in another thread, whether the master is where it was.
+    pub(super) fn ask<'a>(
+        self: &'a Arc<Nodes>,
+        state: MutexGuard<'a, DriverState>,
+        node: usize,
+        found: FoundMaster,
+    ) -> MutexGuard<'a, DriverState> {
+        drop(state);
+        let question = ConfirmMaster {
+            nodes: self.clone(),
+            node,
+            found,
+            answered: false,
+        };
+        let thread = std::thread::Builder::new().name(format!("redlock-find-{node}"));
+        // If no thread starts, the directory is asked again.
+        let _ = thread.spawn(move || question.ask());
+        self.state()
+    }
+}
+
+/// A worker: it serves a node until the node is connected, or no longer needed. If the worker panics, which only a bug
+/// can cause, its node gets another one.
+struct WorkerThread<'a> {
+    nodes: &'a Arc<Nodes>,
+    node: usize,
+    connections: Connections,
+    has_ended: bool,
+}
+
+impl<'a> WorkerThread<'a> {
+    fn new(nodes: &'a Arc<Nodes>, node: usize) -> WorkerThread<'a> {
+        WorkerThread {
+            nodes,
+            node,
+            connections: Connections::new(nodes.places.len()),
+            has_ended: false,
+        }
+    }
+
+    fn run(mut self) {
+        let (nodes, node) = (self.nodes, self.node);
+        let mut state = nodes.state();
+        self.connections.take_over(node, &mut state.handed_over);
+        let connected;
+        (state, connected) = self.serve(state);
+        self.has_ended = true;
+        if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
+            *handed_over = self.connections.replace(node, None);
+        }
+        let not_adopted = state.take_not_adopted(node);
+        nodes.announce(&mut state);
+        let elsewhere = state.core.take_elsewhere(false);
+        let confirms = state.core.starts_confirmer(ThreadRole::Worker(node));
+        let start_confirmer = state.start_confirmer;
+        drop(state);
+        drop(not_adopted);
+        if confirms {
+            start_confirmer(nodes);
+        }
+        nodes.follow_releases(elsewhere);
+        nodes.log();
+    }
+
+    /// Carries out what [`Core::next`] returns. Returns at the end whether the node is connected.
+    fn serve(
+        &mut self,
+        mut state: MutexGuard<'a, DriverState>,
+    ) -> (MutexGuard<'a, DriverState>, bool) {
+        let (nodes, role) = (self.nodes, ThreadRole::Worker(self.node));
+        loop {
+            let now = clock::instant();
+            let next = state.core.next(role, now);
+            nodes.announce(&mut state);
+            match next {
+                Next::Reconnected => return (state, true),
+                Next::Finished => return (state, false),
+                Next::Connect { .. } | Next::Wait { .. } => nodes.log_elsewhere(&state),
+                _ => {}
+            }
+            state = nodes.carry_out(role, &mut self.connections, state, next, now);
+        }
+    }
+}
+
+impl Drop for WorkerThread<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let mut state = self.nodes.state();
+            let role = ThreadRole::Worker(self.node);
+            state.core.deserted(role, clock::instant());
+            self.nodes.announce(&mut state);
+        }
+    }
+}
+
+/// A question to a node's directory. If it cannot be asked, it is asked again.
+struct ConfirmMaster {
+    nodes: Arc<Nodes>,
+    node: usize,
+    found: FoundMaster,
+    answered: bool,
+}
+
+impl ConfirmMaster {
+    fn ask(mut self) {
+        let place = self.nodes.places.get(self.node);
+        let answer = place.and_then(|place| place.confirm(&self.found));
+        self.answered = true;
+        self.said(answer);
+    }
+
+    fn said(&self, answer: Option<LastWord>) {
+        let asked = self.found.at;
+        let mut state = self.nodes.state();
+        let input = Input::Confirmed { asked, answer };
+        state.core.input(self.node, input, clock::instant());
+        self.nodes.announce(&mut state);
+    }
+}
+
+impl Drop for ConfirmMaster {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.said(None);
+        }
+    }
+}
