@@ -25,10 +25,11 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
 use crate::errors::shown::Shown;
-use crate::net::driver::leader::{Caller, Connections, Leader, Signal, Submitter};
+use crate::net::driver::confirmer;
+use crate::net::driver::lead::Lead;
+use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::route::Route;
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
@@ -69,7 +70,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(nodes: Nodes) -> Driver {
-        nodes.state().start_confirmer = start_confirmer;
+        nodes.state().start_confirmer = confirmer::start;
         Driver {
             process: std::process::id(),
             nodes: Arc::new(nodes),
@@ -408,207 +409,6 @@ fn submit(state: &mut DriverState, op: Op) -> Arc<Caller> {
     let submitter = Submitter::Waiter(waiter.clone());
     state.core.submit(op, submitter, clock::instant());
     waiter
-}
-
-/// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
-fn start_confirmer(nodes: &Arc<Nodes>) {
-    let confirmer = Confirmer {
-        nodes: nodes.clone(),
-        ended: false,
-    };
-    let thread = std::thread::Builder::new().name("redlock-confirm".into());
-    // If no thread starts, the next operation finds out.
-    let _ = thread.spawn(move || confirmer.run());
-}
-
-struct Confirmer {
-    nodes: Arc<Nodes>,
-    ended: bool,
-}
-
-impl Confirmer {
-    fn run(mut self) {
-        let nodes = self.nodes.clone();
-        let mut state = nodes.state();
-        loop {
-            let now = clock::instant();
-            state = match state.core.next(ThreadRole::Confirmer, now) {
-                Next::Lead => Confirmer::probe(&nodes, state, now),
-                Next::Finished => break,
-                next => nodes.carry_out(
-                    ThreadRole::Confirmer,
-                    &mut Connections::default(),
-                    state,
-                    next,
-                    now,
-                ),
-            }
-        }
-        self.ended = true;
-    }
-
-    fn probe<'a>(
-        nodes: &'a Arc<Nodes>,
-        mut state: MutexGuard<'a, DriverState>,
-        now: Instant,
-    ) -> MutexGuard<'a, DriverState> {
-        let Some(leader) = nodes.take_lead(&mut state) else {
-            // The leader probes, too.
-            nodes.submitted(&state);
-            return nodes.wait(state, now + SOON);
-        };
-        let mut lead = Lead {
-            nodes,
-            leader: Some(leader),
-        };
-        let state = lead.run(state, now, |_| true);
-        lead.end(state);
-        nodes.state()
-    }
-}
-
-impl Drop for Confirmer {
-    /// If the confirmer could not be started, or has panicked, which only a bug can cause, another one may be started.
-    fn drop(&mut self) {
-        if !self.ended {
-            let mut state = self.nodes.state();
-            state.core.deserted(ThreadRole::Confirmer, clock::instant());
-        }
-    }
-}
-
-/// A thread's time as the leader. However it ends, another thread can lead after it.
-struct Lead<'a> {
-    nodes: &'a Arc<Nodes>,
-    leader: Option<Box<Leader>>,
-}
-
-impl<'a> Lead<'a> {
-    /// Carries out what the core returns. `done` gets the answers, and returns whether the leader's own is among them:
-    /// then this returns as soon as it would have to wait, or to send for others. Also returns if nothing is left to
-    /// do.
-    fn run(
-        &mut self,
-        mut state: MutexGuard<'a, DriverState>,
-        mut now: Instant,
-        mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
-    ) -> MutexGuard<'a, DriverState> {
-        let (nodes, Some(leader)) = (self.nodes, &mut self.leader) else {
-            return state;
-        };
-        let mut ended = done(&mut leader.answers);
-        loop {
-            let next = state.core.next(ThreadRole::Leader, now);
-            if !state.core.answers.is_empty() {
-                take_all(&mut leader.answers, &mut state.core.answers);
-                ended |= done(&mut leader.answers);
-            }
-            nodes.announce(&mut state);
-            let can_end = match next {
-                Next::Finished => return state,
-                Next::Send { .. } => state.core.longest_waiting().is_some(),
-                Next::Recv { until, .. } | Next::Wait { until } => until > now,
-                _ => false,
-            };
-            if ended && can_end {
-                return state;
-            }
-            if !leader.answers.is_empty() {
-                drop(state);
-                leader.deliver();
-                state = nodes.state();
-                if let Next::Wait { .. } = next {
-                    // Something may have been submitted meanwhile.
-                    now = clock::instant();
-                    continue;
-                }
-            }
-            state = match next {
-                Next::StartConfirmer => {
-                    drop(state);
-                    start_confirmer(nodes);
-                    nodes.state()
-                }
-                next => nodes.carry_out(
-                    ThreadRole::Leader,
-                    &mut leader.connections,
-                    state,
-                    next,
-                    now,
-                ),
-            };
-            now = clock::instant();
-        }
-    }
-
-    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest, if asleep.
-    fn end(&mut self, mut state: MutexGuard<'a, DriverState>) {
-        let Some(mut leader) = self.leader.take() else {
-            return;
-        };
-        let is_group = !leader.answers.is_empty();
-        if is_group && next_is_awake(&state) {
-            // Delivered before the threads find the lead vacant, and look in vain.
-            drop(state);
-            leader.deliver();
-            state = self.nodes.state();
-        }
-        // Together with answers that have become certain meanwhile.
-        take_all(&mut leader.answers, &mut state.core.answers);
-        let mut answers = Vec::new();
-        // An empty buffer stays with the lead, to be used again.
-        if !leader.answers.is_empty() {
-            take_all(&mut answers, &mut leader.answers);
-        }
-        let next = match state.core.longest_waiting() {
-            Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
-            _ => {
-                state.after_group |= is_group;
-                self.nodes.leave_lead(&mut state, leader);
-                None
-            }
-        };
-        let logs = !state.core.events.is_empty();
-        let elsewhere = state.core.take_elsewhere(false);
-        drop(state);
-        self.nodes.follow_releases(elsewhere);
-        if let Some((next, leader)) = next {
-            next.lead(leader);
-        }
-        for (submitter, answer) in answers {
-            submitter.deliver(answer);
-        }
-        if logs {
-            self.nodes.log_behind();
-        }
-    }
-}
-
-impl Drop for Lead<'_> {
-    /// Ends the lead after a panic, which only a bug can cause.
-    fn drop(&mut self) {
-        if let Some(leader) = &mut self.leader {
-            let mut state = self.nodes.state();
-            drop(state.disconnect(leader));
-            state.core.deserted(ThreadRole::Leader, clock::instant());
-            leader.answers.append(&mut state.core.answers);
-            self.end(state);
-        }
-    }
-}
-
-/// Whether the thread that has waited longest is awake.
-fn next_is_awake(state: &DriverState) -> bool {
-    let next = state.core.longest_waiting();
-    matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
-}
-
-/// Adds all of `from`: without moving them one by one if `to` is empty.
-fn take_all<T>(to: &mut Vec<T>, from: &mut Vec<T>) {
-    match to.is_empty() {
-        true => std::mem::swap(to, from),
-        false => to.append(from),
-    }
 }
 
 #[cfg(test)]

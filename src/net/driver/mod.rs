@@ -8,14 +8,18 @@
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
-//! - `driver`: the leader's loop, which thread leads, and how the others wait
+//! - `lead`: the leader's loop, and which thread leads next
+//! - `confirmer`: the thread that confirms releases
+//! - `driver`: how operations are submitted, and how the threads wait that do not lead
 //! - `subscription`: a connection over which a node notifies this process
 //! - `waiting`: how threads wait for a lock
 //! - `renewals`: the threads of kept locks
 //! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
 pub(crate) mod abandoned;
+mod confirmer;
 pub(crate) mod driver;
+mod lead;
 pub(crate) mod leader;
 pub(crate) mod nodes;
 pub(crate) mod observe;

@@ -2,6 +2,7 @@ use super::*;
 use crate::errors::cause::Cause;
 use crate::net::driver::observe::Observer;
 use crate::protocol::quorum::core::Input;
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
 
