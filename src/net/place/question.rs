@@ -6,8 +6,9 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::text;
-use crate::net::socket::connection::{Connection, Purpose};
+use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::slots::Map;
 use crate::protocol::node::answers::{Answers, Belief, Word};

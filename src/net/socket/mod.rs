@@ -6,6 +6,7 @@
 //! - `trust`: the certificates that TLS trusts and shows
 //! - `peer`: a server, and how it is reached
 //! - `tls`: TLS over a TCP socket (`no_tls`: in its place, without that feature)
+//! - `set_up`: the commands that set a connection up, and their replies
 //! - `connection`: either of them, connected and set up
 
 pub(crate) mod connection;
@@ -13,6 +14,7 @@ pub(crate) mod connection;
 pub(crate) mod no_tls;
 pub(crate) mod peer;
 pub(crate) mod plain;
+pub(crate) mod set_up;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 #[cfg(feature = "tls-rustls")]
