@@ -36,13 +36,14 @@
 //!
 //! The guide has [more](crate::guide::testing).
 
-// Files: `store` has the data and carries out commands, `server` is a server with its clock and connections, `node` its
-// socket.
+// Files: `store` has the data and carries out commands, `server` is a server with its clock and connections, `sockets`
+// has its sockets and threads, and `node` is what a test does to it.
 
 pub(crate) mod server;
 pub(crate) mod store;
 
 mod node;
+mod sockets;
 
 pub use node::Node;
 pub use server::{Held, Requests};
