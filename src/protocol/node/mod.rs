@@ -11,17 +11,22 @@
 //! - `answers`: which of the servers that name a master are trusted
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
-//! - `node`: all of these, and the worker that connects
+//! - `known_server`: the server behind the node's address, and when it votes
+//! - `reconnect`: the tries to connect
+//! - `node`: all of these, and the worker that connects (`task`: what the worker does next; `releases`: how those that
+//!   the node is owed are written)
 
 pub(crate) mod address;
 pub(crate) mod answers;
 pub(crate) mod debt;
 pub(crate) mod event;
 pub(crate) mod guard;
+pub(crate) mod known_server;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod proof;
+pub(crate) mod reconnect;
 pub(crate) mod wire;
 pub(crate) mod witness;

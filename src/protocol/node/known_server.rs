@@ -1,0 +1,140 @@
+//! The server behind a node's address, which outlives connections: when it votes.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
+use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::witness::Identity;
+
+/// The server behind a node's address, which outlives connections.
+#[derive(Default)]
+pub(super) struct KnownServer {
+    /// How long the server gives no votes after its start.
+    guard: Option<Guard>,
+    /// The last record of this server, or of its predecessor.
+    previous: Option<PreviousServer>,
+    /// The identity at that time, with the restart guard.
+    identity: Option<Identity>,
+    /// Whether the server was replaced since the node was last connected.
+    pub(super) replaced: bool,
+    /// Whether the quarantine has been reported.
+    pub(super) quarantine_reported: bool,
+}
+
+impl KnownServer {
+    pub(super) fn new(guard: Option<Guard>) -> KnownServer {
+        KnownServer {
+            guard,
+            ..KnownServer::default()
+        }
+    }
+
+    /// Notes that a new connection leads to the server.
+    pub(super) fn connected(&mut self, handshake: &Handshake) {
+        let run_id = handshake.run_id.as_deref();
+        // If slots move to another server, their keys go along. (That server may have been promoted, which its witness
+        // shows.)
+        let previous = self.previous.as_ref().filter(|_| !handshake.routed);
+        let other = previous.is_some_and(|previous| previous.is_other(run_id));
+        self.replaced |= other;
+        self.quarantine_reported &= !other;
+        if let Some((uptime, at)) = handshake.uptime {
+            let witness = handshake.witness.as_ref();
+            let start = ServerStart {
+                run_id,
+                uptime,
+                at,
+                witness: witness
+                    .filter(|witness| !witness.calm)
+                    .map(|witness| witness.age),
+            };
+            let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
+            let votes = guard.map(|guard| guard.votes(previous, &start));
+            let votes = votes.map(|votes| {
+                self.known(handshake)
+                    .map_or(votes, |known| votes.sooner(known))
+            });
+            self.previous = Some(PreviousServer {
+                run_id: handshake.run_id.clone(),
+                heard: at,
+                votes: votes.unwrap_or(VotesFrom { held: at, all: at }),
+            });
+            self.identity = witness.map(|witness| witness.identity.clone());
+        }
+    }
+
+    /// The voting times from before the witness's slot moved to another server, so that this server has a younger
+    /// witness.
+    ///
+    /// They still hold: the server has the identity that it had then, so it was neither restarted nor promoted since;
+    /// and when the new witness existed, the server had not been flushed and had evicted nothing since its start. So it
+    /// has all locks that it granted since its identity began, and those that it may have forgotten before are over by
+    /// those times.
+    fn known(&self, handshake: &Handshake) -> Option<&VotesFrom> {
+        let witness = handshake.witness.as_ref().filter(|_| handshake.routed)?;
+        let same = self.identity.as_ref() == Some(&witness.identity) && witness.lossless;
+        self.previous
+            .as_ref()
+            .filter(|_| same)
+            .map(|one| &one.votes)
+    }
+
+    pub(super) fn heard(&mut self, now: Instant) {
+        if let Some(previous) = &mut self.previous {
+            previous.heard = now;
+        }
+    }
+
+    pub(super) fn has_evicted(&self) -> bool {
+        self.identity.as_ref().is_some_and(Identity::has_evicted)
+    }
+
+    /// How long until the server votes: on extensions, and on everything.
+    pub(super) fn left(&self, now: Instant) -> [Option<Duration>; 2] {
+        let previous = self.previous.as_ref().filter(|_| self.guard.is_some());
+        let left = |from: Instant| (from > now).then(|| from - now);
+        previous.map_or([None; 2], |one| [left(one.votes.held), left(one.votes.all)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::node::witness::{Evidence, Witness};
+    use crate::values::clock;
+
+    /// In a Redis Cluster a witness moves with its slot.
+    #[test]
+    fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved() {
+        let now = clock::instant();
+        let connected = |history: &str, age: u64, lossless: bool, routed: bool| Handshake {
+            uptime: Some((Duration::from_secs(1000), now)),
+            witness: Some(Witness {
+                evidence: Evidence::Value(Vec::new()),
+                identity: Identity::new(Some("r"), Some(history), 0).unwrap(),
+                age: Duration::from_secs(age),
+                calm: false,
+                lossless,
+            }),
+            routed,
+            ..Handshake::default()
+        };
+        for (history, lossless, routed, expected) in [
+            ("h", true, true, [0, 15]),
+            ("h", false, true, [5, 35]),
+            ("g", true, true, [5, 35]),
+            ("h", true, false, [5, 35]),
+        ] {
+            let guard = Some(Guard::new(Duration::from_secs(30), 1));
+            let mut server = KnownServer::new(guard);
+            // The server may have forgotten locks until 15 seconds from now.
+            server.connected(&connected("h", 20, false, routed));
+            server.connected(&connected(history, 0, lossless, routed));
+            let left = server
+                .left(now)
+                .map(|left| left.unwrap_or_default().as_secs());
+            assert_eq!(left, expected, "{history}, {lossless}, {routed}");
+        }
+    }
+}

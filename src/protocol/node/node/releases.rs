@@ -1,0 +1,102 @@
+//! The releases that a node is owed, and how they are written.
+
+use std::time::Instant;
+
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::node::Node;
+use crate::protocol::node::wire::{Output, Pending};
+use crate::values::prefix::Prefix;
+use crate::values::random::Rng;
+
+/// The maximum number of releases in one write, and of their bytes.
+const MAX_RELEASES_AT_ONCE: usize = 1024;
+const MAX_BYTES_AT_ONCE: usize = 1 << 17;
+
+impl Node {
+    pub(crate) fn has_releases(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Adds a debt to be sent to the node.
+    pub(crate) fn add_debt(&mut self, debt: Debt) {
+        self.outbox.push(debt);
+    }
+
+    /// Defers a debt that the server could not carry out now. `again`: this was a retry.
+    pub(crate) fn defer(&mut self, debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
+        self.outbox.defer(debt, again, rng, now);
+    }
+
+    /// Takes all debts that the node is still to be sent, or has not confirmed.
+    pub(crate) fn take_owed(&mut self) -> Vec<Debt> {
+        self.outbox.retry_deferred();
+        let to_send = std::iter::from_fn(|| self.outbox.pop());
+        self.wire.owed().chain(to_send).collect()
+    }
+
+    /// Whether the node may not have carried out all its debts.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
+    }
+
+    /// Makes deferred debts ready to send: the server carries out releases again.
+    pub(crate) fn retry_deferred(&mut self) {
+        self.outbox.retry_deferred();
+    }
+
+    /// When a release that was refused for now is tried again, over a connection that takes it.
+    pub(crate) fn retries_at(&self) -> Option<Instant> {
+        self.outbox.retry_at().filter(|_| self.is_connected())
+    }
+
+    /// Whether a retry is due.
+    pub(crate) fn retries(&self, now: Instant) -> bool {
+        self.outbox.retry_at().is_some_and(|at| at <= now)
+    }
+
+    /// Appends releases. Returns whether those were all.
+    pub(crate) fn write_releases(&mut self, prefix: &Prefix, out: &mut Output<'_>) -> bool {
+        let start = out.bytes.len();
+        for _ in 0..MAX_RELEASES_AT_ONCE {
+            if out.bytes.len() - start > MAX_BYTES_AT_ONCE {
+                break;
+            }
+            match self.outbox.pop() {
+                Some(debt) => self.write_debt(debt, false, prefix, out),
+                None => break,
+            }
+        }
+        !self.has_releases()
+    }
+
+    /// Appends one deferred release, if there is any.
+    pub(crate) fn write_deferred(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
+        if let Some(debt) = self.outbox.pop_deferred(out.now) {
+            self.write_debt(debt, true, prefix, out);
+        }
+    }
+
+    fn write_debt(&mut self, mut debt: Debt, retries: bool, prefix: &Prefix, out: &mut Output<'_>) {
+        let action = debt.due(out.now);
+        let key = debt.key.clone();
+        let loads = action.loads(&key);
+        if self.wire.handshake.is_target {
+            self.wire.ask(out);
+        }
+        let pending = Pending {
+            operation: None,
+            owed: Some(debt),
+            alone: true,
+            retries,
+            named: false,
+            loads: loads.is_some(),
+            ..Pending::default()
+        };
+        self.wire.expect(pending, out);
+        action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
+    }
+
+    pub(super) fn can_write_releases(&self) -> bool {
+        self.has_releases() && self.wire.pending() < MAX_RELEASES_AT_ONCE
+    }
+}

@@ -1,0 +1,87 @@
+//! The tries to connect to a node that is not connected.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::node::wire::Handshake;
+use crate::values::backoff::Backoff;
+
+/// The pause between two tries to connect grows from the first to the last: a node that is well again votes within one
+/// second.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LAST_PAUSE: Duration = Duration::from_millis(700);
+const MAX_DOUBLINGS: u32 = 3;
+
+/// A connection that may follow the present one.
+#[derive(Default)]
+pub(super) enum NextConnection {
+    #[default]
+    None,
+    Connecting,
+    Made(Box<Handshake>),
+}
+
+/// The tries to connect.
+pub(super) struct Reconnect {
+    pub(super) next: NextConnection,
+    /// The number of tries that have ended.
+    pub(super) tries: u64,
+    /// The number of useless tries since an operation was last answered.
+    pub(super) failures: Backoff,
+    /// When the last try began.
+    pub(super) began: Option<Instant>,
+    /// When the next try begins. While a connection is drained: when draining has failed.
+    pub(super) at: Option<Instant>,
+    /// Whether an operation needs the node: no pause.
+    pub(super) now: bool,
+    /// Whether a try has ended since the nodes were closed.
+    pub(super) tried_last: bool,
+}
+
+impl Default for Reconnect {
+    fn default() -> Reconnect {
+        Reconnect {
+            next: NextConnection::None,
+            tries: 0,
+            failures: Backoff::new(MAX_DOUBLINGS),
+            began: None,
+            at: None,
+            now: false,
+            tried_last: false,
+        }
+    }
+}
+
+impl Reconnect {
+    /// The longest pause before the next try.
+    pub(super) fn pause(&self) -> Duration {
+        LAST_PAUSE.min(self.failures.pause(FIRST_PAUSE))
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.next = NextConnection::Connecting;
+        self.began = Some(now);
+    }
+
+    pub(super) fn ended(&mut self) {
+        self.tries += 1;
+        self.now = false;
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.next, NextConnection::Connecting)
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self.next, NextConnection::Made(_))
+    }
+
+    pub(super) fn take_made(&mut self) -> Option<Handshake> {
+        match std::mem::take(&mut self.next) {
+            NextConnection::Made(handshake) => Some(*handshake),
+            other => {
+                self.next = other;
+                None
+            }
+        }
+    }
+}
