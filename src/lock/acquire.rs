@@ -13,7 +13,7 @@ use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::queue::QueueTurn;
-use crate::protocol::quorum::operation::{Answer, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;
 use crate::values::clock::{self, Point};

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::lock::lock::Lock;
 use crate::net::driver::observe::Ending;
-use crate::protocol::quorum::operation::Outcome;
+use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock::Point;
 
 /// How a leaked lock ends, whatever the nodes have answered: by itself.

@@ -12,7 +12,7 @@ use crate::protocol::calls::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::SharedKey;
-use crate::protocol::quorum::operation::Outcome;
+use crate::protocol::quorum::answer::Outcome;
 use crate::settings::options::Options;
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, Ttl};

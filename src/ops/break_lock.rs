@@ -5,7 +5,7 @@ use crate::ops::state::NodeState;
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
 use crate::protocol::commands::script::Key;
-use crate::protocol::quorum::operation::Outcome;
+use crate::protocol::quorum::answer::Outcome;
 use crate::values::lock_value::ValueRole;
 use crate::values::quorum::NodeSet;
 

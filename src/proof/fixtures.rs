@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::script::Key;
-use crate::protocol::quorum::operation::{Answer, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::clock::Point;
 use crate::values::quorum::{NodeSet, Tally, Ttl};
 use crate::values::token::Token;

@@ -47,7 +47,7 @@ use crate::protocol::node::wire::{Handshake, Outgoing};
 use crate::protocol::quorum::attempt::{Attempt, Tried};
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
-use crate::protocol::quorum::operation::Op;
+use crate::protocol::quorum::op::Op;
 use crate::testing::store::request::parse;
 use crate::testing::store::{Store, Value};
 use crate::values::clock::Point;

@@ -30,7 +30,8 @@ use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::route::Route;
-use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::op::Op;
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
 

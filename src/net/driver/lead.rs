@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use crate::net::driver::leader::{Leader, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::next::{Next, ThreadRole};
-use crate::protocol::quorum::operation::Answer;
 use crate::values::clock;
 
 /// A thread's time as the leader. However it ends, another thread can lead after it.

@@ -6,7 +6,7 @@ use std::thread::Thread;
 
 use crate::net::socket::connection::Connection;
 use crate::protocol::node::wire::Outgoing;
-use crate::protocol::quorum::operation::Answer;
+use crate::protocol::quorum::answer::Answer;
 use crate::values::sync::lock;
 
 /// The connections and buffers of a thread that carries out what the core returns.

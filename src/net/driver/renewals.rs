@@ -14,7 +14,7 @@ use crate::errors::shown::Shown;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::observe::{Event, Observer};
 use crate::protocol::calls::lease::{self, Lease, Loss, LostReason, Renewed};
-use crate::protocol::quorum::operation::Op;
+use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
 use crate::values::sync::{lock, wait_for};
 use crate::values::token::jitter;

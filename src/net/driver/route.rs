@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 
 use crate::net::place::directory::Place;
 use crate::protocol::node::debt::Debt;
-use crate::protocol::quorum::operation::{Answer, Op};
+use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::op::Op;
 
 pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Carries out an operation.

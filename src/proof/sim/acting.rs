@@ -11,7 +11,8 @@ use super::world::{Count, Event, TokenHistory, World};
 use crate::protocol::calls::fence::{Fenced, Fencing};
 use crate::protocol::calls::lease::{Extended, Extension};
 use crate::protocol::commands::kind::{Kind, Mark};
-use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::op::Op;
 use crate::values::quorum::{Deadline, NodeSet, Ttl};
 use crate::values::token::Token;
 

@@ -13,7 +13,7 @@ use crate::protocol::node::event::NodeEvent as CoreEvent;
 use crate::protocol::node::wire::Outgoing;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
-use crate::protocol::quorum::operation::Op;
+use crate::protocol::quorum::op::Op;
 use crate::values::quorum::NodeSet;
 
 impl World {

@@ -6,7 +6,7 @@ use super::basics::{MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Held, Keeping};
 use super::world::{Count, World, trace};
 use crate::protocol::calls::lease::{Due, LostReason, Renewed};
-use crate::protocol::quorum::operation::Answer;
+use crate::protocol::quorum::answer::Answer;
 use crate::values::clock::Point;
 use crate::values::quorum::NodeSet;
 

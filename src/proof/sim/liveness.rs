@@ -7,7 +7,7 @@ use super::basics::{MS, RESOURCES, SLACK};
 use super::client::{Call, Client, Doing, Thread};
 use super::server::Server;
 use super::world::{Count, World};
-use crate::protocol::quorum::operation::Answer;
+use crate::protocol::quorum::answer::Answer;
 
 /// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
 /// the longest head start (2 ms), and some messages of up to 2 ms each. After wrong notifications, the time begins when

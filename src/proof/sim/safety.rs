@@ -5,7 +5,7 @@ use super::client::Held;
 use super::world::{Belief, Count, Event, TokenHistory, World, trace};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::quorum::operation::{Answer, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::quorum::NodeSet;
 
 impl World {

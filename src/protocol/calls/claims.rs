@@ -23,7 +23,8 @@ use crate::protocol::calls::lease::{Extended, Extension, Lease};
 use crate::protocol::calls::process::Process;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::operation::{Answer, Op};
+use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::values::clock::Point;
 

@@ -11,7 +11,8 @@ use crate::errors::error::NodeErrors;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::op::Op;
 use crate::values::clock::Point;
 
 /// The largest lead that is asked for if nodes differ: with a second of the restart guard's, and clocks that differ by

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::op::Op;
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, NodeSet, Ttl};
 

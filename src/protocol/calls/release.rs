@@ -6,8 +6,9 @@ use crate::protocol::calls::process::Process;
 use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::attempt::Attempt;
-use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::wait_queue::HandOff;
 use crate::values::clock::Point;
 

@@ -13,8 +13,8 @@
 //! - `order`: which node is read first
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
-//! - `node`: all of these, and the worker that connects (`task`: what the worker does next; `releases`: how those that
-//!   the node is owed are written)
+//! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/releases`:
+//!   those that the node is owed)
 
 pub(crate) mod address;
 pub(crate) mod answers;

@@ -2,18 +2,21 @@
 //!
 //! In reading order:
 //!
-//! - `votes`: the answers to one operation
-//! - `operation`: one operation on all nodes (`operations`: those under way)
+//! - `op`: a request to all nodes
+//! - `votes`: the votes on one operation (`answer`: what becomes of them)
+//! - `operation`: one operation on all nodes, and in `operation/verdict` its verdict (`operations`: those under way)
 //! - `next`: what the thread that carries out the core's decisions must do
 //! - `confirm`: releases that no operation waits for (`notified`: those that notified another process)
 //! - `attempt`: the tries of one attempt to acquire
 //! - `core`: the nodes and the operations together
 
+pub(crate) mod answer;
 pub(crate) mod attempt;
 pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod next;
 pub(crate) mod notified;
+pub(crate) mod op;
 pub(crate) mod operation;
 pub(crate) mod operations;
 pub(crate) mod votes;

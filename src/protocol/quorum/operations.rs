@@ -9,7 +9,8 @@ use std::time::Instant;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::wire::OperationId;
-use crate::protocol::quorum::operation::{Op, Operation, Phase, View};
+use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::operation::{Operation, Phase, View};
 use crate::values::prefix::Prefix;
 use crate::values::quorum::NodeSet;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::queue::Channel;
-use crate::protocol::quorum::operation::Op;
+use crate::protocol::quorum::op::Op;
 use crate::values::quorum::{NodeSet, majority};
 
 /// How long subscriptions and idle queues are kept after their last use.

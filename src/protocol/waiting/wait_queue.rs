@@ -15,7 +15,7 @@ use crate::protocol::commands::queue::{self, Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::{Attempt, Rejection};
-use crate::protocol::quorum::operation::Op;
+use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::poller::{AcquireMode, Poller, PollerAction};
 use crate::protocol::waiting::subscriptions::{
     KEPT_IDLE, SubscriberEvent, SubscriberTask, Subscriptions,

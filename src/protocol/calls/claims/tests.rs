@@ -5,7 +5,7 @@ use crate::errors::error::Error;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::script::Action;
-use crate::protocol::quorum::operation::Outcome;
+use crate::protocol::quorum::answer::Outcome;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::values::quorum::NodeSet;

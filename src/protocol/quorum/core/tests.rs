@@ -6,7 +6,7 @@ use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::commands::scripts::{EXTEND, RELEASE};
 use crate::protocol::node::address::{FoundMaster, LastWord};
 use crate::protocol::node::event::NodeEvent;
-use crate::protocol::quorum::operation::Outcome;
+use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;

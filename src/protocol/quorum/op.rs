@@ -1,0 +1,112 @@
+//! A request to all nodes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::{Channel, QueueTurn};
+use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::debt::Debt;
+use crate::values::quorum::{NodeSet, Question};
+
+/// A request to all nodes.
+#[derive(Clone)]
+pub(crate) struct Op {
+    pub(crate) action: Action,
+    pub(crate) key: Key,
+    /// When the operation was first wanted, if that is before it was submitted.
+    pub(crate) since: Option<Instant>,
+    /// When an answer becomes useless, if that is before the operation's own time ends.
+    pub(crate) until: Option<Instant>,
+    /// Whether the operation is done as soon as it is written: no thread waits for the answer (for `Drop`).
+    pub(crate) only_write: bool,
+    /// The nodes that the operation is for.
+    pub(crate) nodes: NodeSet,
+    /// For a server that does not have the slot yet, and carries out the operation all the same: when the server that
+    /// has the slot was asked, and named it.
+    pub(crate) named_at: Option<Instant>,
+}
+
+impl Op {
+    /// The action whose reply a node sends, where `sent` is owed to it: a shortening that is written late is a release.
+    pub(crate) fn answered<'a>(&'a self, sent: Option<&'a Action>) -> &'a Action {
+        match (&self.action, sent) {
+            (Action::Shorten(_), Some(sent)) => sent,
+            (action, _) => action,
+        }
+    }
+
+    pub(crate) fn new(action: Action, key: Key) -> Op {
+        Op {
+            action,
+            key,
+            since: None,
+            until: None,
+            only_write: false,
+            nodes: NodeSet::ALL,
+            named_at: None,
+        }
+    }
+
+    pub(crate) fn ping() -> Op {
+        Op::new(Action::Ping, Key::without_lock(Arc::from(&[][..])))
+    }
+
+    /// Removes a process from the queues for a resource.
+    pub(crate) fn dequeue(
+        (resource, kind): (Arc<[u8]>, Kind),
+        channel: Channel,
+        turn: QueueTurn,
+        fair: bool,
+    ) -> Op {
+        let action = Action::Dequeue(Arc::new(channel), turn, fair);
+        Op::new(action, Key::without_lock(resource).of_kind(kind))
+    }
+
+    pub(crate) fn since(self, since: Instant) -> Op {
+        Op {
+            since: Some(since),
+            ..self
+        }
+    }
+
+    pub(crate) fn until(self, until: Option<Instant>) -> Op {
+        Op { until, ..self }
+    }
+
+    pub(crate) fn only_write(self, only_write: bool) -> Op {
+        Op { only_write, ..self }
+    }
+
+    pub(crate) fn to(self, nodes: NodeSet) -> Op {
+        Op { nodes, ..self }
+    }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        self.action.question() == Question::Acquire
+    }
+
+    /// Whether the operation enters the queues of a lock that is held.
+    pub(crate) fn enqueues(&self) -> bool {
+        matches!(self.action, Action::AcquireOrEnqueue(..))
+    }
+
+    /// The debt to a node that does not carry out the operation, if it ends a lock. `submitted`: when the operation was
+    /// submitted, at the earliest.
+    pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
+        match self.action {
+            Action::Release(_) => Some(Debt::release(self.key.clone())),
+            Action::Shorten(ttl) if !mutant(Mutant::OweNoShortening) => {
+                let left_until = self.since.unwrap_or(submitted) + ttl.duration();
+                Some(Debt::shortening(self.key.clone(), left_until))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sets when the server was named ([`Op::named_at`]).
+    pub(crate) fn named(self, named_at: Option<Instant>) -> Op {
+        Op { named_at, ..self }
+    }
+}
