@@ -9,7 +9,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::quorum::op::Op;
-use crate::protocol::waiting::wait_queue::HandOff;
+use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
 use crate::values::clock::Point;
 
 /// The release of a lock. Until the release is over, the lock counts as held here.

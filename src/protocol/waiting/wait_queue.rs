@@ -6,50 +6,31 @@
 //!
 //! No lock is handed off to fair waiters: the nodes decide which of them is next.
 
+pub(crate) mod hand_offs;
+mod leaving;
+mod subscribers;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{self, Channel, QueueEntry, QueueTurn};
-use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::commands::queue::{self, Channel, QueueEntry};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::attempt::{Attempt, Rejection};
-use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::poller::{AcquireMode, Poller, PollerAction};
-use crate::protocol::waiting::subscriptions::{
-    KEPT_IDLE, SubscriberEvent, SubscriberTask, Subscriptions,
-};
+use crate::protocol::waiting::subscriptions::{KEPT_IDLE, Subscriptions};
 use crate::protocol::waiting::waiter::{
     AcquireRequest, PlainTry, Queued, WaitFailure, WaiterAction, WaiterState,
 };
 use crate::values::clock::Point;
-use crate::values::label::Label;
-use crate::values::quorum::{NodeSet, Ttl, majority};
+use crate::values::quorum::majority;
 use crate::values::random::Rng;
 
-/// The maximum of hand-offs in a row, and the time for which they may go on, while other processes wait.
-const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));
 /// Waiters behind the front are woken explicitly; this only bounds the park.
 const LONGEST_PARK: Duration = Duration::from_secs(3600);
-/// The pause before a subscription is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 /// The queues on the nodes are kept longer than the longest poll.
 const LEASE: Duration = Duration::from_secs(5);
-
-/// How a release passes the lock on.
-#[derive(Debug)]
-pub(crate) enum HandOff<W> {
-    /// The nodes notify a process that waits, and the thread at the front goes on by itself.
-    Notify(Notify),
-    /// The release goes together with the first try for this waiter.
-    To {
-        waiter: u64,
-        thread: W,
-        ttl: Ttl,
-        label: Option<Label>,
-    },
-}
 
 /// Hand-offs in a row.
 #[derive(Clone, Copy, Debug)]
@@ -429,119 +410,6 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    // ---- waiters that leave
-
-    /// Removes a waiter that leaves with the lock.
-    pub(crate) fn acquired(&mut self, id: u64, now: Instant) {
-        self.remove(id, true, now);
-    }
-
-    /// Removes a waiter that leaves without the lock. If a channel is returned, the waiter stays until the caller has
-    /// written that this process leaves the queues on the nodes, and calls `dequeued`: so that is written before the
-    /// next waiter's acquire.
-    pub(crate) fn give_up(&mut self, id: u64, now: Instant) -> Option<Channel> {
-        let channel = self.must_dequeue(id);
-        if channel.is_none() {
-            self.remove(id, false, now);
-        }
-        channel
-    }
-
-    /// Removes a waiter whose process has left the queues on the nodes.
-    pub(crate) fn dequeued(&mut self, id: u64, now: Instant) {
-        let left = self.waiters.get(&id);
-        let left = left.map(|waiter| (waiter.request.kind.clone(), waiter.resource.clone()));
-        self.remove(id, false, now);
-        if self.several.is_empty() || mutant(Mutant::LeaveForOthers) {
-            return;
-        }
-        // Threads that wait for one of these names in another queue of this process were in the same queues on the
-        // nodes.
-        let Some((kind, line)) = left else {
-            return;
-        };
-        for name in kind.names().unwrap_or(&[line]) {
-            for line in self.lines(name) {
-                if let Some(poller) = self.poller(&line) {
-                    poller.retry_now();
-                    self.wake_front(&line);
-                }
-            }
-        }
-    }
-
-    /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of the process
-    /// goes on waiting, or none that arrived as early.
-    fn must_dequeue(&mut self, id: u64) -> Option<Channel> {
-        let waiter = self.waiters.get_mut(&id)?;
-        let WaiterState::Front(poller) = &waiter.state else {
-            return None;
-        };
-        let must_notify = poller.must_notify() && !mutant(Mutant::SwallowNotification);
-        let fair = poller.is_fair();
-        waiter.takes_no_hand_off = true;
-        let marks = waiter.request.kind.leaves_a_mark();
-        let resource = waiter.resource.clone();
-        let queue = self.queues.get(&resource)?;
-        let mut others = queue.waiters.iter().filter(|other| **other != id);
-        let alone = !others.any(|other| self.waiters.contains_key(other));
-        // The next thread here may have arrived later than waiters of other processes.
-        let leaves = alone || fair || marks;
-        let channel = self.subscriptions.channel();
-        channel.filter(|_| must_notify && leaves)
-    }
-
-    fn remove(&mut self, id: u64, acquired: bool, now: Instant) {
-        let Some(waiter) = self.waiters.remove(&id) else {
-            return;
-        };
-        let Some(queue) = self.queues.get_mut(&waiter.resource) else {
-            return;
-        };
-        if acquired {
-            queue.last_failure = None;
-        }
-        let WaiterState::Front(poller) = waiter.state else {
-            // The waiter's entry in the queue is skipped when it comes to the front.
-            if queue.waiters.len() > 2 * self.waiters.len() + 16 {
-                let waiters = &self.waiters;
-                queue.waiters.retain(|id| waiters.contains_key(id));
-            }
-            return self.remove_if_unused(&waiter.resource, now);
-        };
-        if queue.waiters.front() == Some(&id) {
-            queue.waiters.pop_front();
-        }
-        if poller.was_denied() {
-            queue.contended = Some(now);
-            self.subscriptions.keep(now);
-        }
-        if acquired {
-            queue.hand_offs = None;
-        }
-        if !mutant(Mutant::NoPromotion) {
-            self.promote(&waiter.resource, now);
-        }
-        if let Some(next) = self.poller(&waiter.resource)
-            && !acquired
-            && poller.must_notify()
-        {
-            // The notifications of the waiter that leaves count for the next one.
-            next.retry_now();
-        }
-        if !mutant(Mutant::LeaveInSilence) {
-            self.wake_front(&waiter.resource);
-        }
-        self.remove_if_unused(&waiter.resource, now);
-    }
-
-    fn remove_if_unused(&mut self, resource: &[u8], now: Instant) {
-        let queue = self.queues.get(resource);
-        if queue.is_some_and(|queue| !queue.is_kept(now)) {
-            self.queues.remove(resource);
-        }
-    }
-
     // ---- the front
 
     /// The first waiter that has not left.
@@ -598,254 +466,6 @@ impl<W: Clone> WaitQueues<W> {
         {
             self.woken.push(waiter.thread.clone());
         }
-    }
-
-    // ---- releases in this process
-
-    /// Decides how a release in this process passes the lock on. A waiter to which the lock is handed off is no longer
-    /// in the queue.
-    pub(crate) fn hand_off(&mut self, resource: &[u8], now: Instant) -> HandOff<W> {
-        self.sweep(now);
-        let Some(id) = self.front(resource) else {
-            if let Some(queue) = self.queues.get_mut(resource) {
-                queue.hand_offs = None;
-            }
-            self.remove_if_unused(resource, now);
-            let channel = self
-                .subscriptions
-                .channel()
-                .filter(|_| !mutant(Mutant::NotifyOwnProcess));
-            return HandOff::Notify(channel.map_or(Notify::First, Notify::FirstBut));
-        };
-        let (Some(queue), Some(waiter)) =
-            (self.queues.get_mut(resource), self.waiters.get_mut(&id))
-        else {
-            return HandOff::Notify(Notify::First);
-        };
-        let (most, longest) = MAX_HAND_OFFS;
-        let (count, since) = queue
-            .hand_offs
-            .map_or((0, now), |row| (row.count, row.since));
-        let trying = matches!(&waiter.state, WaiterState::Front(poller) if poller.is_trying());
-        // A waiter that may give up without trying must not swallow the only notification.
-        let may_give_up = waiter.takes_no_hand_off || waiter.is_over(now);
-        if may_give_up
-            || waiter.request.turn.is_some()
-            || trying && !mutant(Mutant::HandOffBesideTry)
-            || queue.notified_elsewhere.is_some()
-            || count >= most
-            || now >= since + longest
-        {
-            queue.hand_offs = None;
-            return HandOff::Notify(Notify::First);
-        }
-        let (thread, request) = (waiter.thread.clone(), &waiter.request);
-        queue.hand_offs = Some(HandOffs {
-            count: count + 1,
-            since,
-            until: now + request.ttl.duration().max(KEPT_IDLE),
-        });
-        let (ttl, label) = (request.ttl, request.label.clone());
-        waiter.state = WaiterState::HandedOff(None);
-        queue.waiters.pop_front();
-        self.promote(resource, now);
-        HandOff::To {
-            waiter: id,
-            thread,
-            ttl,
-            label,
-        }
-    }
-
-    /// Notes that the first try of this attempt is under way for a waiter.
-    pub(crate) fn handed_off(&mut self, id: u64, attempt: Attempt) {
-        self.set_state(id, WaiterState::HandedOff(Some(attempt)));
-    }
-
-    /// Notes that the try of a hand-off could not be made, so the waiter makes it itself.
-    pub(crate) fn hand_off_failed(&mut self, id: u64, now: Instant) {
-        if !mutant(Mutant::LoseWithoutToken) {
-            self.return_to_queue(id, now);
-        }
-        if let Some(waiter) = self.waiters.get(&id) {
-            self.woken.push(waiter.thread.clone());
-        }
-    }
-
-    /// Notes that the lock was released without a hand-off. `notified`: whether the release notified another process.
-    pub(crate) fn released(&mut self, resource: &Arc<[u8]>, notified: bool, now: Instant) {
-        if notified {
-            self.notified_elsewhere(resource, now);
-        }
-        let queue = self.queues.get(resource);
-        let mut notified = queue.is_some_and(|queue| queue.notified_elsewhere.is_some());
-        for line in self.lines(resource) {
-            if self.front(&line).is_none() {
-                continue;
-            }
-            if let Some(queue) = self.queues.get_mut(resource) {
-                notified |= queue.notified_elsewhere.take().is_some();
-            }
-            let mut rng = self.rng.clone();
-            if let Some(poller) = self.poller(&line) {
-                match notified {
-                    // A fair waiter is notified if it is the next.
-                    true if poller.is_fair() => {}
-                    true => poller.yields(&mut rng, now),
-                    false => poller.retry_now(),
-                }
-            }
-            self.rng = rng;
-            self.wake_front(&line);
-        }
-    }
-
-    /// Notes that another process was notified that a lock is free: the next waiter here gives it a head start.
-    pub(crate) fn notified_elsewhere(&mut self, resource: &Arc<[u8]>, now: Instant) {
-        self.sweep(now);
-        let queue = self.queues.entry(resource.clone()).or_default();
-        queue.notified_elsewhere = Some(now);
-    }
-
-    /// The queues of this process in which threads wait for a lock on this name: alone, or with others.
-    fn lines(&self, resource: &[u8]) -> Vec<Arc<[u8]>> {
-        let own = self.queues.get_key_value(resource).map(|(line, _)| line);
-        let with_it = |line: &&Arc<[u8]>| {
-            let names = self.queues.get(*line).and_then(|queue| queue.kind.names());
-            names.is_some_and(|names| names.iter().any(|name| **name == *resource))
-        };
-        own.into_iter()
-            .chain(self.several.iter().filter(with_it))
-            .cloned()
-            .collect()
-    }
-
-    /// The process to notify when a non-plain lock is released. Skips this process unless one of its threads is waiting.
-    pub(crate) fn whom_to_notify(&mut self, key: &Key) -> Notify {
-        let names = key.all_names();
-        let lines: Vec<_> = names.iter().flat_map(|name| self.lines(name)).collect();
-        let waits = lines.iter().any(|line| self.front(line).is_some());
-        match self.subscriptions.channel().filter(|_| !waits) {
-            Some(channel) => Notify::FirstBut(channel),
-            None => Notify::First,
-        }
-    }
-
-    // ---- subscriptions
-
-    /// The nodes for which the caller now starts a subscriber.
-    pub(crate) fn take_to_start(&mut self) -> NodeSet {
-        self.subscriptions.take_to_start()
-    }
-
-    /// Returns what the subscriber of a node does next, after this event.
-    pub(crate) fn subscriber(
-        &mut self,
-        node: usize,
-        event: SubscriberEvent,
-        now: Instant,
-    ) -> SubscriberTask {
-        match event {
-            SubscriberEvent::Begins => match self.subscriptions.channel() {
-                Some(channel) if self.still_needed(node, now) => SubscriberTask::Open(channel),
-                _ => SubscriberTask::End,
-            },
-            SubscriberEvent::Opened => {
-                self.subscribed(node, now);
-                self.receive(node, now)
-            }
-            SubscriberEvent::Message(resource) => match self.forward(&resource, node, now) {
-                Some(op) => SubscriberTask::Forward(op),
-                None => self.receive(node, now),
-            },
-            SubscriberEvent::Forwarded(resource) => {
-                self.notify_front(&resource, node);
-                self.receive(node, now)
-            }
-            SubscriberEvent::Nothing => self.receive(node, now),
-            SubscriberEvent::Failed => {
-                self.subscriptions.failed(node);
-                self.wake_enqueued();
-                SubscriberTask::Pause(RETRY)
-            }
-            SubscriberEvent::Ended => {
-                self.subscriptions.cannot_start_worker(node);
-                self.wake_enqueued();
-                SubscriberTask::End
-            }
-        }
-    }
-
-    fn receive(&mut self, node: usize, now: Instant) -> SubscriberTask {
-        match self.still_needed(node, now) {
-            true => SubscriberTask::Receive,
-            false => SubscriberTask::End,
-        }
-    }
-
-    /// Whether a waiter needs subscriptions. If not, the subscriber of `node` ends.
-    fn still_needed(&mut self, node: usize, now: Instant) -> bool {
-        let needed = self.subscriptions.is_recently_needed(now)
-            || self.waiters.values().any(Queued::is_enqueued);
-        if !needed {
-            self.subscriptions.end(node);
-        }
-        needed
-    }
-
-    fn subscribed(&mut self, node: usize, now: Instant) {
-        self.subscriptions.subscribed(node);
-        let mut resources: Vec<Arc<[u8]>> = self.queues.keys().cloned().collect();
-        // Sorted, for the same order in each run of the simulation.
-        resources.sort_unstable();
-        let mut rng = self.rng.clone();
-        for resource in resources {
-            if let Some(poller) = self.poller(&resource)
-                && poller.is_enqueued()
-            {
-                poller.subscribed(&mut rng, now);
-                self.wake_front(&resource);
-            }
-        }
-        self.rng = rng;
-    }
-
-    /// Wakes the enqueued waiters: they must not wait for subscriptions that have failed.
-    fn wake_enqueued(&mut self) {
-        let enqueued = self.waiters.values().filter(|waiter| waiter.is_enqueued());
-        self.woken
-            .extend(enqueued.map(|waiter| waiter.thread.clone()));
-    }
-
-    /// Handles a node's message that a lock may be free. If no thread of this process waits for the lock, returns the
-    /// operation that passes the message on to another process.
-    fn forward(&mut self, resource: &Arc<[u8]>, node: usize, now: Instant) -> Option<Op> {
-        if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
-            return None;
-        }
-        let (channel, turn) = (
-            self.subscriptions.channel()?,
-            QueueTurn::new(self.node_timeout),
-        );
-        let queue = self.queues.get(resource);
-        let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
-        let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);
-        // Every node notifies independently, so pass it on only on this node.
-        Some(op.to(std::iter::once(node).collect()))
-    }
-
-    /// Makes the threads at the fronts try again. Returns whether there are any. Also for a message that was passed on:
-    /// a thread may have enqueued since, and been removed by that.
-    fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
-        let mut found = false;
-        for line in self.lines(resource) {
-            if let Some(poller) = self.poller(&line) {
-                poller.notified(node);
-                self.wake_front(&line);
-                found = true;
-            }
-        }
-        found
     }
 }
 

@@ -1,9 +1,12 @@
-//! The actions of waiters, and which of them is next.
+//! The actions of waiters, and the world that all tests of the queues share.
 
 use super::*;
 use crate::errors::error::NodeErrors;
-use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::queue::{LockInfo, QueueTurn};
+use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
+use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
 use crate::values::label::Label;
+use crate::values::quorum::Ttl;
 
 // For the simulation.
 impl<W: Clone> WaitQueues<W> {
@@ -24,12 +27,12 @@ impl<W: Clone> WaitQueues<W> {
     }
 }
 
-const MS: Duration = Duration::from_millis(1);
-const NAME: &[u8] = b"a";
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const NAME: &[u8] = b"a";
 
-struct World {
-    queues: WaitQueues<u32>,
-    now: Point,
+pub(super) struct World {
+    pub(super) queues: WaitQueues<u32>,
+    pub(super) now: Point,
 }
 
 fn busy() -> PlainTry {
@@ -40,7 +43,7 @@ fn busy() -> PlainTry {
     }
 }
 
-fn world() -> World {
+pub(super) fn world() -> World {
     let channel = Some(Channel::new([1; 16]));
     World {
         queues: WaitQueues::new(1, channel, 50 * MS, 7),
@@ -49,7 +52,7 @@ fn world() -> World {
 }
 
 impl World {
-    fn request(&self, wait: Option<Duration>) -> AcquireRequest {
+    pub(super) fn request(&self, wait: Option<Duration>) -> AcquireRequest {
         AcquireRequest {
             kind: Kind::Plain,
             ttl: Ttl::new(1000 * MS).unwrap(),
@@ -61,45 +64,36 @@ impl World {
         }
     }
 
-    fn join(&mut self, thread: u32, wait: Option<Duration>) -> u64 {
+    pub(super) fn join(&mut self, thread: u32, wait: Option<Duration>) -> u64 {
         let request = self.request(wait);
         let tried = Some(busy());
         self.queues
             .join(&Arc::from(NAME), thread, request, tried, self.now)
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         self.now.mono += time;
         self.now.wall += time;
     }
 
-    fn step(&mut self, waiter: u64, held_here: bool) -> WaiterAction {
+    pub(super) fn step(&mut self, waiter: u64, held_here: bool) -> WaiterAction {
         self.queues.step(waiter, held_here, self.now)
     }
 
-    fn subscriber(&mut self, event: SubscriberEvent) -> SubscriberTask {
-        self.queues.subscriber(0, event, self.now.mono)
-    }
-
     /// Whether the subscription is still needed.
-    fn receives(&mut self) -> bool {
-        matches!(
-            self.subscriber(SubscriberEvent::Nothing),
-            SubscriberTask::Receive
-        )
+    pub(super) fn receives(&mut self) -> bool {
+        let task = self
+            .queues
+            .subscriber(0, SubscriberEvent::Nothing, self.now.mono);
+        matches!(task, SubscriberTask::Receive)
     }
 
-    fn must_forward(&mut self, resource: &[u8]) -> bool {
-        let message = SubscriberEvent::Message(Arc::from(resource));
-        matches!(self.subscriber(message), SubscriberTask::Forward(_))
-    }
-
-    fn acquired(&mut self, waiter: u64) {
+    pub(super) fn acquired(&mut self, waiter: u64) {
         self.queues.acquired(waiter, self.now.mono);
     }
 
     /// Makes a waiter give up. Returns whether its process leaves the queues on the nodes, too.
-    fn give_up(&mut self, waiter: u64) -> bool {
+    pub(super) fn give_up(&mut self, waiter: u64) -> bool {
         let now = self.now.mono;
         let leaves = self.queues.give_up(waiter, now).is_some();
         if leaves {
@@ -109,87 +103,12 @@ impl World {
     }
 
     /// Returns the waiter that a release hands the lock off to. `None`: the release notifies another process.
-    fn release(&mut self) -> Option<(u64, u32)> {
+    pub(super) fn release(&mut self) -> Option<(u64, u32)> {
         match self.queues.hand_off(NAME, self.now.mono) {
             HandOff::To { waiter, thread, .. } => Some((waiter, thread)),
             HandOff::Notify(_) => None,
         }
     }
-}
-
-#[test]
-fn a_release_hands_off_in_the_order_of_arrival_and_skips_waiters_that_left() {
-    let mut world = world();
-    let waiters: Vec<u64> = (0..5).map(|thread| world.join(thread, None)).collect();
-    world.give_up(waiters[2]);
-    let mut handed_off = Vec::new();
-    while let Some((waiter, thread)) = world.release() {
-        handed_off.push(thread);
-        world.acquired(waiter);
-    }
-    assert_eq!(handed_off, [0, 1, 3, 4]);
-    assert!(world.queues.queues.is_empty(), "nothing is kept of it");
-}
-
-/// The process may be in the queue still: the waiter that got the lock may have enqueued before.
-#[test]
-fn a_process_without_waiters_does_not_notify_itself() {
-    let mut world = world();
-    let channel = Channel::new([1; 16]);
-    let waiter = world.join(0, None);
-    let notifies = |world: &mut World| match world.queues.hand_off(NAME, world.now.mono) {
-        HandOff::Notify(notify) => Some(notify),
-        HandOff::To { .. } => None,
-    };
-    world.pass(50 * MS);
-    world.step(waiter, false);
-    assert_eq!(notifies(&mut world), Some(Notify::First), "it is trying");
-    let failure = (WaitFailure::Busy(None), MS);
-    world
-        .queues
-        .failed(waiter, failure, &Rejection::default(), world.now.mono);
-    assert_eq!(notifies(&mut world), None);
-    world.acquired(waiter);
-    assert_eq!(notifies(&mut world), Some(Notify::FirstBut(channel)));
-    // While the process is subscribed, it may be notified.
-    let waiter = world.join(0, None);
-    world.queues.subscriptions.subscribed(0);
-    world.acquired(waiter);
-    assert!(world.queues.queues.is_empty() && !world.queues.is_idle());
-    assert!(!world.receives());
-    assert!(world.queues.is_idle());
-}
-
-#[test]
-fn after_some_hand_offs_or_some_time_another_process_is_notified() {
-    let mut world = world();
-    for thread in 0..100 {
-        world.join(thread, None);
-    }
-    let run = |world: &mut World| std::iter::from_fn(|| world.release()).count();
-    assert_eq!([run(&mut world), run(&mut world)], [16, 16]);
-    assert!(world.release().is_some());
-    world.pass(20 * MS);
-    assert_eq!(world.release(), None);
-}
-
-#[test]
-fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
-    let mut world = world();
-    let front = world.join(0, Some(100 * MS));
-    assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
-    assert_eq!(world.release(), None);
-    let rejection = Rejection::default();
-    let failure = (WaitFailure::Busy(None), MS);
-    world
-        .queues
-        .failed(front, failure, &rejection, world.now.mono);
-    world.pass(100 * MS);
-    assert_eq!(world.release(), None);
-    assert!(matches!(
-        world.step(front, false),
-        WaiterAction::GiveUp(WaitFailure::Busy(_))
-    ));
 }
 
 #[test]
@@ -221,73 +140,6 @@ fn a_waiter_that_was_never_notified_need_not_notify_others() {
     let front = world.join(0, None);
     assert!(matches!(world.step(front, true), WaiterAction::Park(_)));
     assert!(!world.give_up(front));
-}
-
-#[test]
-fn a_waiter_whose_hand_off_failed_is_first_again() {
-    let mut world = world();
-    let [first, second] = [0, 1].map(|thread| world.join(thread, None));
-    assert_eq!(world.release(), Some((first, 0)));
-    let (rejection, failure) = (Rejection::default(), (WaitFailure::Busy(None), MS));
-    world
-        .queues
-        .failed(first, failure, &rejection, world.now.mono);
-    assert!(matches!(world.step(second, true), WaiterAction::Park(_)));
-    assert_eq!(world.release(), Some((first, 0)));
-    assert_eq!(world.release(), Some((second, 1)));
-}
-
-#[test]
-fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
-    let mut world = world();
-    let waiter = world.join(0, None);
-    let WaiterAction::Park(until) = world.step(waiter, true) else {
-        panic!("a thread of this process holds it");
-    };
-    let starts = world.queues.take_to_start();
-    assert!(starts.is_empty() && until <= world.now.mono + 50 * MS);
-    world.pass(until - world.now.mono);
-    assert!(matches!(world.step(waiter, true), WaiterAction::Park(_)));
-    assert_eq!(world.queues.take_to_start(), NodeSet::first(1));
-    let task = world.subscriber(SubscriberEvent::Begins);
-    assert!(matches!(task, SubscriberTask::Open(_)));
-    let task = world.subscriber(SubscriberEvent::Opened);
-    assert!(matches!(task, SubscriberTask::Receive));
-    assert!(matches!(
-        world.step(waiter, true),
-        WaiterAction::Try(Some(_))
-    ));
-    assert!(!world.must_forward(NAME));
-    let rejection = Rejection::default();
-    let failure = (WaitFailure::Busy(None), MS);
-    world
-        .queues
-        .failed(waiter, failure, &rejection, world.now.mono);
-    world.pass(5000 * MS);
-    assert!(world.receives(), "it still waits");
-    world.acquired(waiter);
-    assert!(
-        world.queues.has_queue(NAME, world.now.mono),
-        "it was contended recently"
-    );
-    world.pass(999 * MS);
-    assert!(world.receives());
-    world.pass(MS);
-    assert!(!world.receives());
-    assert!(!world.queues.has_queue(NAME, world.now.mono));
-    assert!(
-        world.must_forward(NAME),
-        "another process is to be notified"
-    );
-}
-
-#[test]
-fn a_flood_of_messages_is_passed_on_in_part() {
-    let mut world = world();
-    let passed = (0..1000).filter(|_| world.must_forward(b"x"));
-    assert_eq!(passed.count(), 100);
-    world.pass(100 * MS);
-    assert!(world.must_forward(b"x"));
 }
 
 #[test]
@@ -537,18 +389,4 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
         let end = holder.and_then(|holder| holder.until);
         assert_eq!(end, free.map(|free| now + free), "{infos:?}");
     }
-}
-
-#[test]
-fn two_threads_that_take_turns_notify_another_process_too() {
-    let mut world = world();
-    world.join(0, None);
-    let turns = std::iter::from_fn(|| {
-        let (waiter, thread) = world.release()?;
-        world.acquired(waiter);
-        // The thread that released the lock wants it again at once.
-        world.join(1 - thread, None);
-        Some(())
-    });
-    assert_eq!(turns.take(100).count(), 16);
 }
