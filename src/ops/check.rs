@@ -24,8 +24,8 @@ use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::TRIAL;
 use crate::protocol::commands::server_info::ServerInfo;
-use crate::protocol::commands::slots;
 use crate::protocol::commands::vote::Vote;
+use crate::protocol::commands::{slots, witness_keys};
 use crate::protocol::node::guard::DEFAULT_TTL;
 use crate::protocol::node::witness;
 use crate::values::clock::{self, Point};
@@ -219,7 +219,7 @@ impl Redlock {
 
 /// A name that begins with this one, in a slot that these nodes have.
 fn name_in(places: &[Place], name: &[u8], prefix: &Prefix) -> Option<Vec<u8>> {
-    let mut names = (0..slots::MOST_TAGS).map(|n| slots::tagged(name, n));
+    let mut names = (0..witness_keys::MOST_TAGS).map(|n| witness_keys::tagged(name, n));
     names.find(|name| have(places, slots::slot(&prefix.key(name))))
 }
 

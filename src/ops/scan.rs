@@ -12,7 +12,7 @@ use crate::ops::query::{Query, SendPart};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::INSPECT;
-use crate::protocol::commands::slots;
+use crate::protocol::commands::witness_keys;
 use crate::values::lock_value;
 use crate::values::prefix::Prefix;
 
@@ -66,7 +66,7 @@ impl ScannedKey {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
             None => is(Companion::Queue),
-            Some(_) if slots::is_witness(&self.name) => true,
+            Some(_) if witness_keys::is_witness(&self.name) => true,
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = queue::is_channel(value);

@@ -6,14 +6,18 @@
 //! - `server_info`: the fields of INFO
 //! - `companions`: the keys beside a lock's
 //! - `slots`: which server of a Redis Cluster owns a key
+//! - `witness_keys`: the keys that a witness may have there
 //! - `queue`: the processes that wait for a lock, as its nodes report them
 //! - `vote`: the meaning of a node's answer to a command
 //! - `scripts`: the scripts that run on servers
-//! - `kind`: the kinds of locks, and how their commands and votes differ from a plain lock's
+//! - `kind`: the kinds of locks
+//! - `ask`: the requests for a lock that is not plain (`kind_votes`: the votes on it, and which of them count)
 //! - `script`: the commands of a lock (`means`: the forms in which a server accepts them)
 
+pub(crate) mod ask;
 pub(crate) mod companions;
 pub(crate) mod kind;
+pub(crate) mod kind_votes;
 pub(crate) mod means;
 pub(crate) mod queue;
 pub(crate) mod resp;
@@ -23,3 +27,4 @@ pub(crate) mod server_info;
 pub(crate) mod sha1;
 pub(crate) mod slots;
 pub(crate) mod vote;
+pub(crate) mod witness_keys;

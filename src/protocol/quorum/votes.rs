@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
-use crate::protocol::commands::kind::Numbers;
+use crate::protocol::commands::kind_votes::Numbers;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::protocol::commands::kind::{Kind, without_strays};
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::kind_votes::without_strays;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;

@@ -52,7 +52,7 @@ pub(super) fn world() -> World {
 }
 
 impl World {
-    pub(super) fn request(&self, wait: Option<Duration>) -> AcquireRequest {
+    fn request(&self, wait: Option<Duration>) -> AcquireRequest {
         AcquireRequest {
             kind: Kind::Plain,
             ttl: Ttl::new(1000 * MS).unwrap(),

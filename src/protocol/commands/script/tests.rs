@@ -1,0 +1,155 @@
+//! Commands as bytes, and the meaning of replies.
+
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
+    let answers = |bytes: &[u8]| {
+        let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
+        match Action::Ping.vote(&crate::proof::fixtures::key(b"a"), reply) {
+            Vote::Granted(_) => "yes",
+            Vote::Failed { later, .. } if later => "not now",
+            Vote::Failed { .. } | Vote::Refused(_) | Vote::OtherUse(_) => "no",
+            Vote::Sever(_) => "of no use",
+        }
+    };
+    for (bytes, expected) in [
+        (&b"+PONG\r\n"[..], "yes"),
+        (b"-NOPERM this user may not\r\n", "yes"),
+        (b"-LOADING Redis is loading\r\n", "not now"),
+        (b"-ERR unknown command 'PING'\r\n", "no"),
+        (b"-NOAUTH Authentication required.\r\n", "of no use"),
+        (b"-MASTERDOWN Link with MASTER is down\r\n", "of no use"),
+        (b":1\r\n", "of no use"),
+    ] {
+        assert_eq!(answers(bytes), expected, "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn commands_are_packed_as_the_redis_crate_packs_them() {
+    let resource = Arc::from(&b"a {b}\r\n\0\xff"[..]);
+    let key = Key::new(resource, Token::from_bytes([7; 20]), None);
+    let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+    let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
+    let entry = Arc::new(QueueEntry {
+        channel: Channel::new([0x5A; 16]),
+        arrived: 1_700_000_000_123,
+        waited: 17,
+        lease: 8000,
+        turn: None,
+    });
+    let turn = QueueTurn::new(Duration::from_millis(100));
+    let in_turn = Arc::new(QueueEntry {
+        turn: Some(turn),
+        ..*entry
+    });
+    let mut set = redis::cmd("SET");
+    set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
+    let beside = |what: &str| [resource, b"::", what.as_bytes()].concat();
+    let script = |script: Script, beside_it: &[&str], by_hash| {
+        let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
+        call.arg(if by_hash { script.hash } else { script.text });
+        call.arg(1 + beside_it.len()).arg(resource);
+        for what in beside_it {
+            call.arg(beside(what));
+        }
+        call
+    };
+    let held =
+        |of: Script, beside_it: &[&str], by_hash| script(of, beside_it, by_hash).arg(token).clone();
+    let dequeue = |by_hash| {
+        let mut call = script(DEQUEUE, &["w", "wt"], by_hash);
+        call.arg(&entry.channel.bytes()).arg(1).arg(400);
+        call
+    };
+    let enqueue = |by_script, by_hash| {
+        let mut call = held(by_script, &["w", "wt"], by_hash);
+        call.arg(30_000).arg(&entry.channel.bytes());
+        call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
+        call
+    };
+    for by_hash in [false, true] {
+        for (action, expected) in [
+            (Action::Acquire(ttl), set.clone()),
+            (Action::Release(Notify::None), held(RELEASE, &[], by_hash)),
+            (
+                Action::Release(Notify::First),
+                held(RELEASE_AND_NOTIFY, &["w"], by_hash),
+            ),
+            (
+                Action::Release(Notify::FirstBut(entry.channel)),
+                held(RELEASE_AND_NOTIFY, &["w"], by_hash)
+                    .arg(&entry.channel.bytes())
+                    .clone(),
+            ),
+            (
+                Action::Release(Notify::FirstAndReserve(turn)),
+                held(RELEASE_AND_NOTIFY, &["w", "wt"], by_hash)
+                    .arg(400)
+                    .clone(),
+            ),
+            (
+                Action::AcquireOrEnqueue(ttl, entry.clone()),
+                enqueue(ACQUIRE_OR_ENQUEUE, by_hash),
+            ),
+            (
+                Action::AcquireOrEnqueue(ttl, in_turn.clone()),
+                enqueue(ACQUIRE_IN_ORDER, by_hash).arg(400).clone(),
+            ),
+            (
+                Action::Dequeue(Arc::new(entry.channel), turn, true),
+                dequeue(by_hash),
+            ),
+            (
+                Action::Extend(ttl, ttl),
+                held(EXTEND, &[], by_hash).arg(30_000).clone(),
+            ),
+            (
+                Action::Shorten(ttl),
+                held(EXTEND, &[], by_hash).arg(30_000).arg(1).clone(),
+            ),
+            (
+                Action::Fence(17),
+                held(FENCE, &["fence"], by_hash).arg(17).clone(),
+            ),
+            (Action::Ping, redis::cmd("PING")),
+        ] {
+            let mut packed = Vec::new();
+            let means = Means {
+                scripts: Scripts::by_hash_if(by_hash),
+                ..Means::ALL
+            };
+            action.pack(&key, &Prefix::default(), means, &mut packed);
+            assert_eq!(packed, expected.get_packed_command());
+        }
+    }
+    // Only the value that a node stores has the label.
+    let label = Label::parse(b"web-3:4711");
+    let labelled = Key::new(key.resource.clone(), key.token, label);
+    let packed = |action: &Action, key: &Key| {
+        let mut packed = Vec::new();
+        action.pack(key, &Prefix::default(), Means::ALL, &mut packed);
+        packed
+    };
+    for action in [
+        Action::Acquire(ttl),
+        Action::Repair(ttl),
+        Action::AcquireOrEnqueue(ttl, entry),
+        Action::AcquireOrEnqueue(ttl, in_turn),
+    ] {
+        let bytes = packed(&action, &labelled);
+        let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
+        assert!(bytes.windows(value.len()).any(|part| part == value));
+    }
+    for action in [
+        Action::Release(Notify::First),
+        Action::Extend(ttl, ttl),
+        Action::Shorten(ttl),
+        Action::Fence(1),
+    ] {
+        assert_eq!(packed(&action, &labelled), packed(&action, &key));
+    }
+}
