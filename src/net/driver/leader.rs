@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use crate::net::socket::connection::Connection;
-use crate::protocol::node::wire::Outgoing;
+use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Answer;
 use crate::values::sync::lock;
 

@@ -18,7 +18,7 @@ use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::{Elsewhere, Endpoint};
 use crate::protocol::node::address::{FoundMaster, HOLDS, LastWord};
-use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;

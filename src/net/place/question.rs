@@ -12,7 +12,7 @@ use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::slots::Map;
 use crate::protocol::node::answers::{Answers, Belief, Word};
-use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
 
 /// The longest reply: for a Cluster whose 16384 slots are scattered over its servers one by one, each with three

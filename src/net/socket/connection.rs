@@ -14,8 +14,9 @@ use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::Tls;
 use crate::protocol::commands::means::{self, Means};
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
-use crate::protocol::node::wire::Handshake;
-use crate::protocol::node::witness::{self, FLUSHED, Judged, Look, Witness};
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look::{self, FLUSHED, Judged, Look};
+use crate::protocol::node::witness::Witness;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -281,7 +282,7 @@ impl Connection {
             let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
             resp::pack(&mut bytes, &[&set], None);
         }
-        let look = witness::look(key);
+        let look = look::look(key);
         for command in look.iter().chain([&FLUSHED]) {
             resp::pack(&mut bytes, &[command], None);
         }

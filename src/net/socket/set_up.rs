@@ -16,8 +16,9 @@ use crate::protocol::commands::means::Means;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
-use crate::protocol::node::wire::Handshake;
-use crate::protocol::node::witness::{self, IDENTITY_PARTS};
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look::{self, IDENTITY_PARTS};
+use crate::protocol::node::witness::is_replica;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -157,7 +158,7 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
         Purpose::Locks | Purpose::Looks => (&b""[..], 2),
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
-    let look = witness::look(key).into_iter().take(parts);
+    let look = look::look(key).into_iter().take(parts);
     look.map(|[name, argument]| {
         let mut command = Cmd::new();
         command.arg(name).arg(argument);
@@ -244,8 +245,7 @@ impl<'a> SetUpReplies<'a> {
             }
             // For servers without HELLO.
             Reply::Bulk(replication)
-                if self.set_up.look.start + 1 == self.answered
-                    && witness::is_replica(&replication) =>
+                if self.set_up.look.start + 1 == self.answered && is_replica(&replication) =>
             {
                 return Err(Cause::Replica(self.address));
             }

@@ -11,8 +11,9 @@ use crate::errors::cause::Cause;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::wire::Handshake;
-use crate::protocol::node::witness::{Judged, refused};
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look::Judged;
+use crate::protocol::node::witness::refused;
 
 impl World {
     pub(super) fn connect(&mut self, c: usize, node: usize) {

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::errors::cause::Cause;
-use crate::protocol::node::wire::Handshake;
-use crate::protocol::node::witness::Look;
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look::Look;
 
 /// The network between the clients and the servers.
 #[derive(Default)]

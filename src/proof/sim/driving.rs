@@ -10,7 +10,7 @@ use super::world::{Count, World, trace};
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::event::NodeEvent as CoreEvent;
-use crate::protocol::node::wire::Outgoing;
+use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;

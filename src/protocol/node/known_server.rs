@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
-use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::witness::Identity;
 
 /// The server behind a node's address, which outlives connections.

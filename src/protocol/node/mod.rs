@@ -5,9 +5,10 @@
 //! - `notice`, `event`: what is logged about a node, and what only once
 //! - `address`: whether a connection still leads to the node's master
 //! - `guard`: when a restarted or replaced server may vote
-//! - `witness`: whether a server still has the locks that it granted
+//! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
 //! - `proof`: answers that count only with such evidence
-//! - `wire`: one connection, and its pending replies
+//! - `handshake`: the properties that a server reports when it is connected
+//! - `wire`: one connection, and its pending replies (`outgoing`: the commands that are being sent)
 //! - `answers`: which of the servers that name a master are trusted
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
@@ -21,11 +22,14 @@ pub(crate) mod answers;
 pub(crate) mod debt;
 pub(crate) mod event;
 pub(crate) mod guard;
+pub(crate) mod handshake;
 pub(crate) mod known_server;
+pub(crate) mod look;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod order;
 pub(crate) mod outbox;
+pub(crate) mod outgoing;
 pub(crate) mod proof;
 pub(crate) mod reconnect;
 pub(crate) mod wire;

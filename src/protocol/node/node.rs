@@ -23,10 +23,12 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::Guard;
+use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::outbox::Outbox;
+use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
-use crate::protocol::node::wire::{Handshake, Output, Pending, Wire};
+use crate::protocol::node::wire::{Pending, Wire};
 use crate::values::random::Rng;
 
 /// The maximum number of pings under way.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::handshake::Handshake;
 use crate::values::backoff::Backoff;
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again votes within one

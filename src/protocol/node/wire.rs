@@ -3,11 +3,9 @@
 //! A [`Wire`] serves one connection, so severing the connection means dropping it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
@@ -15,12 +13,14 @@ use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::address::{Address, FoundMaster};
+use crate::protocol::node::address::Address;
 use crate::protocol::node::debt::Debt;
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look;
+use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::proof::{self, Answered, Part, Proofs};
-use crate::protocol::node::witness::{self, Witness};
+use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::NodeSet;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
 /// meanwhile, a write would succeed, and no reply would come.
@@ -33,44 +33,6 @@ pub(crate) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
 /// The number of replies that no operation waits for after which they are read and dropped. Until then they cost the
 /// node memory, and reading them would cost system calls.
 const MAX_UNREAD_REPLIES: usize = 256;
-
-/// The properties that a server reports when it is connected.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Handshake {
-    /// Unknown if `INFO` is forbidden.
-    pub(crate) run_id: Option<String>,
-    /// How long the server has been up, and when it reported that.
-    pub(crate) uptime: Option<(Duration, Instant)>,
-    /// Set with the restart guard.
-    pub(crate) witness: Option<Witness>,
-    /// The key of the witness, if it is not the usual one.
-    pub(crate) witness_key: Option<Arc<[u8]>>,
-    /// Where a directory has named the server.
-    pub(crate) found: Option<FoundMaster>,
-    /// Whether the server refuses what the restart guard needs, and the guard is not required.
-    pub(crate) unguarded: bool,
-    /// Whether another server may own a key, and is asked then.
-    pub(crate) routed: bool,
-    /// Whether slots may be on their way to the server: it carries out releases there all the same.
-    pub(crate) is_target: bool,
-    /// Whether the server reads one record of the connection in a turn, however short (TLS).
-    pub(crate) by_record: bool,
-    pub(crate) means: Means,
-    /// The password that this connection was set up with: no text received over it repeats that. The next connection
-    /// may have another.
-    pub(crate) secret: Secret,
-}
-
-impl Handshake {
-    /// The missing capabilities that do not affect locks.
-    pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
-        [
-            self.means.lack(),
-            self.unguarded.then_some(Lack::Guard),
-            self.run_id.is_none().then_some(Lack::RunId),
-        ]
-    }
-}
 
 /// The operation that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,42 +68,6 @@ impl Pending {
     fn is_owed_alone(&self) -> bool {
         self.alone && self.owed.is_some()
     }
-}
-
-/// The commands sent to several nodes together.
-#[derive(Default)]
-pub(crate) struct Outgoing {
-    pub(crate) bytes: Vec<u8>,
-    /// Each node, and where its bytes end.
-    pub(crate) parts: Vec<(usize, usize)>,
-    /// The slot of each operation among them, and the nodes that it is sent to.
-    pub(crate) operations: Vec<(usize, NodeSet)>,
-}
-
-impl Outgoing {
-    /// Each node, in the order of writing, with its bytes.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        let mut start = 0;
-        self.parts.iter().map(move |(node, end)| {
-            let bytes = self.bytes.get(start..*end).unwrap_or_default();
-            start = *end;
-            (*node, bytes)
-        })
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.parts.clear();
-        self.operations.clear();
-    }
-}
-
-/// The commands being sent to a node.
-pub(crate) struct Output<'a> {
-    pub(crate) bytes: &'a mut Vec<u8>,
-    /// Where in `bytes` they begin.
-    pub(crate) start: usize,
-    pub(crate) now: Instant,
 }
 
 struct Expected {
@@ -331,7 +257,7 @@ impl Wire {
             self.expect(pending, out);
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
-            let [_, replication, stats, get, _] = witness::look(&key);
+            let [_, replication, stats, get, _] = look::look(&key);
             let command = match part {
                 Part::Master => replication,
                 Part::Evictions => stats,

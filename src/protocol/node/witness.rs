@@ -4,8 +4,8 @@
 //! *identity* changes with each start, each promotion and each evicted key. The *witness* is a key that names an
 //! identity. If it exists and names its server's identity, nothing was lost since it was set, and the rest of its ttl
 //! shows when that was. (The witness alone does not show that nothing was evicted: most policies prefer other keys.) A
-//! new connection *looks* for both once, and again if the witness had to be set.
-//! [`proof`](crate::protocol::node::proof) makes sure that they stay.
+//! new connection [looks](crate::protocol::node::look) for both. [`proof`](crate::protocol::node::proof) makes sure that
+//! they stay.
 
 use std::time::Duration;
 
@@ -16,29 +16,8 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::{self, ServerInfo};
 use crate::protocol::mutants::{Mutant, mutant};
 
-/// The lifetime of the witness: ten years.
-const LIFE: Duration = Duration::from_secs(3600 * 24 * 365 * 10);
 /// Commands after which locks may be gone.
-const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
-
-/// The number of commands of a look.
-const PARTS: usize = 5;
-/// The number of commands that ask for the identity.
-pub(crate) const IDENTITY_PARTS: usize = 3;
-
-/// The commands of a look, for the witness with this key.
-pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
-    [
-        [b"INFO", b"server"],
-        [b"INFO", b"replication"],
-        [b"INFO", b"stats"],
-        [b"GET", key],
-        [b"PTTL", key],
-    ]
-}
-
-/// The additional command of the second look.
-pub(crate) const FLUSHED: [&[u8]; 2] = [b"INFO", b"commandstats"];
+pub(super) const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
 
 /// A command whose single reply has the INFO sections of a look, and more.
 pub(crate) const ALL: [&[u8]; 2] = [b"INFO", b"all"];
@@ -47,8 +26,8 @@ pub(crate) const ALL: [&[u8]; 2] = [b"INFO", b"all"];
 /// promoted, and when it evicts a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    name: String,
-    evicted: u64,
+    pub(super) name: String,
+    pub(super) evicted: u64,
 }
 
 impl Identity {
@@ -94,7 +73,7 @@ impl Identity {
     }
 
     /// How the witness names the identity.
-    fn named(&self) -> String {
+    pub(super) fn named(&self) -> String {
         format!("{} {} ", self.name, self.evicted)
     }
 }
@@ -108,183 +87,6 @@ fn evicted(stats: &str) -> Option<u64> {
 pub(crate) fn is_replica(replication: &[u8]) -> bool {
     let info = str::from_utf8(replication).unwrap_or_default();
     matches!(server_info::value(info, "role"), Some("slave" | "replica"))
-}
-
-/// The result of a look.
-#[derive(Clone, Debug)]
-pub(crate) struct Look {
-    pub(crate) identity: Identity,
-    pub(crate) uptime: Duration,
-    /// Whether the server was promoted since its start, or was started with another server's data.
-    pub(crate) promoted: bool,
-    /// Whether the key exists, whatever it names.
-    pub(crate) is_set: bool,
-    /// The witness, and its age.
-    pub(crate) witness: Option<(Vec<u8>, Duration)>,
-}
-
-impl Look {
-    /// Reads the replies to [`look`].
-    pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<Look, Cause> {
-        let replies = <[Reply; PARTS]>::try_from(replies);
-        let [server, replication, stats, value, left] = replies.map_err(|_| Cause::NoInfo)?;
-        if matches!(&replication, Reply::Bulk(text) if is_replica(text)) {
-            return Err(Cause::Replica(None));
-        }
-        let (server, replication) = (info(server, secret)?, info(replication, secret)?);
-        let evicted = info(stats, secret)?.number("evicted_keys");
-        let history = replication.get("master_replid");
-        let before = replication.get("master_replid2").unwrap_or_default();
-        let is_set = matches!(value, Reply::Bulk(_));
-        let witness = match (value, left) {
-            (Reply::Error(text), _) | (_, Reply::Error(text)) => return Err(refused(&text)),
-            (Reply::Bulk(value), Reply::Int(left)) => aged(value, left),
-            _ => None,
-        };
-        Ok(Look {
-            identity: Identity::new(server.run_id(), history, evicted.ok_or(Cause::NoInfo)?)
-                .ok_or(Cause::NoInfo)?,
-            uptime: server.uptime().unwrap_or_default(),
-            promoted: before.bytes().any(|digit| digit != b'0'),
-            is_set,
-            witness,
-        })
-    }
-
-    /// The witness, if it names this identity.
-    fn own_witness(&self) -> Option<&(Vec<u8>, Duration)> {
-        self.witness_of(&self.identity)
-    }
-
-    fn witness_of(&self, identity: &Identity) -> Option<&(Vec<u8>, Duration)> {
-        let name = identity.named();
-        let witness = self.witness.as_ref();
-        witness.filter(|(value, _)| value.starts_with(name.as_bytes()))
-    }
-
-    /// Judges this first look: a witness of age `seasoned` needs no second one.
-    pub(crate) fn judge(self, seasoned: Duration) -> Judged {
-        match self.own_witness() {
-            Some((value, age)) if *age >= seasoned => {
-                let witness = Witness {
-                    evidence: Evidence::Value(value.clone()),
-                    age: *age,
-                    calm: false,
-                    lossless: false,
-                    identity: self.identity,
-                };
-                Judged::Fits(witness, self.uptime)
-            }
-            _ => Judged::LookAgain(self),
-        }
-    }
-
-    /// The command that sets the witness, if it has to be set. `random` makes each value unique. A client that looked
-    /// before another one set the witness sets it once more: the other's connection is severed by its next proof, and
-    /// its next first look finds this witness, and sets none. So this ends when all clients are connected that looked
-    /// before the first one was set.
-    pub(crate) fn set_witness(&self, key: &[u8], random: u64) -> Option<Vec<Vec<u8>>> {
-        if self.own_witness().is_some() {
-            return None;
-        }
-        let value = format!("{}{random:016x}", self.identity.named());
-        let life = LIFE.as_millis().to_string();
-        let mut set = vec![b"SET".to_vec(), key.to_vec(), value.into_bytes()];
-        // Another client may be about to set it, too.
-        if !self.is_set {
-            set.push(b"NX".to_vec());
-        }
-        set.extend([b"PX".to_vec(), life.into_bytes()]);
-        Some(set)
-    }
-
-    /// Combines both looks. `replies`: to the command that sets the witness, if it was sent, and then to the second
-    /// look.
-    pub(crate) fn again(
-        &self,
-        mut replies: Vec<Reply>,
-        secret: &Secret,
-    ) -> Result<(Witness, Duration), Cause> {
-        let refuses = |reply: &Reply| match reply {
-            Reply::Error(text) => Some(refused(text)),
-            _ => None,
-        };
-        let commands = replies.pop();
-        let look = replies.split_off(replies.len().saturating_sub(PARTS));
-        if let Some(cause) = replies.iter().find_map(refuses) {
-            return Err(cause);
-        }
-        let second = Look::of(look, secret)?;
-        let uptime = second.uptime;
-        let witness = self.and(second, was_flushed(commands.as_ref(), secret))?;
-        Ok((witness, uptime))
-    }
-
-    /// Judges one look without a witness, by the replies to its first half and to [`FLUSHED`]: a server that owns no
-    /// slot of a Redis Cluster has no place for a witness. The server votes if it has lost nothing since its start, and
-    /// its grants count if that is shown behind them.
-    pub(crate) fn calm(
-        mut look: Vec<Reply>,
-        commands: Option<&Reply>,
-        secret: &Secret,
-    ) -> Result<(Witness, Duration), Cause> {
-        look.extend([Reply::Nil, Reply::Nil]);
-        let look = Look::of(look, secret)?;
-        if look.promoted || look.has_evicted() || was_flushed(commands, secret) {
-            return Err(Cause::Connect(
-                "it was promoted or flushed, or evicted keys, and has no slot for the restart guard's witness yet".into(),
-            ));
-        }
-        let witness = Witness {
-            evidence: Evidence::NoLosses,
-            age: Duration::ZERO,
-            calm: true,
-            lossless: true,
-            identity: look.identity,
-        };
-        Ok((witness, look.uptime))
-    }
-
-    fn has_evicted(&self) -> bool {
-        self.identity.has_evicted() && !mutant(Mutant::EvictingIsCalm)
-    }
-
-    /// Combines both looks. `flushed`: whether a flush was found when the witness existed. A later loss takes the
-    /// witness along.
-    pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
-        let same = second.identity == self.identity;
-        let found = match mutant(Mutant::SecondLookTrustsFirst) {
-            true => second.witness_of(&self.identity),
-            false => second.own_witness().filter(|_| same),
-        };
-        let why = match second.identity.evicted == self.identity.evicted {
-            true => changed,
-            false => has_evicted,
-        };
-        let (value, age) = found.ok_or_else(why)?.clone();
-        let lossless = (!flushed || mutant(Mutant::IgnoreFlush)) && !second.has_evicted();
-        Ok(Witness {
-            evidence: Evidence::Value(value),
-            age,
-            calm: !second.promoted && lossless || mutant(Mutant::AlwaysCalm),
-            lossless,
-            identity: second.identity,
-        })
-    }
-}
-
-/// The witness and its age. A value without a ttl, or with a longer one, was not set by this crate, or was set by
-/// another server's clock.
-fn aged(value: Vec<u8>, left: i64) -> Option<(Vec<u8>, Duration)> {
-    let left = Duration::from_millis(u64::try_from(left).ok()?);
-    Some((value, LIFE.checked_sub(left)?))
-}
-
-fn info(reply: Reply, secret: &Secret) -> Result<ServerInfo, Cause> {
-    match reply {
-        Reply::Bulk(text) => Ok(ServerInfo::new(&text, secret)),
-        _ => Err(Cause::NoInfo),
-    }
 }
 
 /// The cause if the server refuses a witness, or cannot have one now.
@@ -315,7 +117,7 @@ pub(crate) fn has_evicted() -> Cause {
 }
 
 /// Whether a command may have deleted keys, by the reply to [`FLUSHED`].
-fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
+pub(super) fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
     match commands {
         Some(Reply::Bulk(text)) => has_flushed(&ServerInfo::new(text, secret)),
         _ => true,
@@ -330,13 +132,6 @@ fn has_flushed(commands: &ServerInfo) -> bool {
         calls.is_some_and(|calls| !calls.starts_with("calls=0,"))
     };
     !counts || FLUSHES.iter().any(was_called)
-}
-
-/// The next step after a first look.
-pub(crate) enum Judged {
-    /// The witness, and how long its server has been up.
-    Fits(Witness, Duration),
-    LookAgain(Look),
 }
 
 /// The evidence that a server has lost nothing since its witness was set, or since its start.
@@ -381,154 +176,6 @@ pub(crate) struct Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::commands::companions::WITNESS;
-
-    const S: Duration = Duration::from_secs(1);
-    const ZEROS: &str = "0000000000000000000000000000000000000000";
-
-    fn bulk(text: &str) -> Reply {
-        Reply::Bulk(text.as_bytes().to_vec())
-    }
-
-    fn look(history: &str, before: &str, value: Reply, left: Reply) -> Result<Look, Cause> {
-        evicting(0, history, before, value, left)
-    }
-
-    fn evicting(
-        evicted: u64,
-        history: &str,
-        before: &str,
-        value: Reply,
-        left: Reply,
-    ) -> Result<Look, Cause> {
-        let replication =
-            format!("role:master\r\nmaster_replid:{history}\r\nmaster_replid2:{before}\r\n");
-        let stats = format!("evicted_keys:{evicted}\r\n");
-        let [server, replication, stats] = ["run_id:r\r\n", &replication, &stats].map(bulk);
-        let replies = vec![server, replication, stats, value, left];
-        Look::of(replies, &Secret::default())
-    }
-
-    fn left(age: Duration) -> Reply {
-        Reply::Int(i64::try_from((LIFE - age).as_millis()).unwrap())
-    }
-
-    #[test]
-    fn a_witness_fits_that_names_the_identity_and_is_old_enough() {
-        for (value, age, fits) in [
-            ("r h 0 0123456789abcdef", 9 * S, true),
-            ("r h 0 0123456789abcdef", 8 * S, true),
-            ("r h 0 0123456789abcdef", 7 * S, false),
-            ("r hh 0 0123456789abcdef", 9 * S, false),
-            ("r g 0 0123456789abcdef", 9 * S, false),
-            ("r h 1 0123456789abcdef", 9 * S, false),
-            ("r h 00 123456789abcdef", 9 * S, false),
-            ("r h 0123456789abcdef", 9 * S, false),
-            ("r h 0", 9 * S, false),
-            ("", 9 * S, false),
-        ] {
-            let look = look("h", ZEROS, bulk(value), left(age)).unwrap();
-            let own = look.own_witness().is_some();
-            assert_eq!(look.set_witness(WITNESS, 7).is_none(), own, "{value}");
-            let judged = look.judge(8 * S);
-            assert_eq!(matches!(judged, Judged::Fits(..)), fits, "{value}");
-        }
-        // The witness was set by hand.
-        for left in [Reply::Int(-1), Reply::Int(i64::MAX)] {
-            let look = look("h", ZEROS, bulk("r h 0 0"), left).unwrap();
-            let set = look.set_witness(WITNESS, 1).unwrap();
-            assert!(!set.contains(&b"NX".to_vec()));
-            assert!(!matches!(look.judge(8 * S), Judged::Fits(..)));
-        }
-    }
-
-    #[test]
-    fn the_witness_is_set_where_there_is_none_or_another_s() {
-        let none = look("h", ZEROS, Reply::Nil, Reply::Int(-2)).unwrap();
-        let set = none.set_witness(WITNESS, 0x1f).unwrap();
-        let text = |set: &[Vec<u8>]| String::from_utf8(set.join(&b' ')).unwrap();
-        assert_eq!(
-            text(&set),
-            "SET redlock:witness r h 0 000000000000001f NX PX 315360000000"
-        );
-        let other = look("h", ZEROS, bulk("r g 0 0"), left(S)).unwrap();
-        assert!(text(&other.set_witness(WITNESS, 1).unwrap()).ends_with(" PX 315360000000"));
-    }
-
-    #[test]
-    fn the_second_look_must_show_the_same_server() {
-        let first = || look("h", ZEROS, Reply::Nil, Reply::Int(-2)).unwrap();
-        let second = |history, value| look(history, ZEROS, bulk(value), left(S)).unwrap();
-        let witness = first().and(second("h", "r h 0 1"), false).unwrap();
-        let value = Evidence::Value(b"r h 0 1".to_vec());
-        assert_eq!((&witness.evidence, witness.age), (&value, S));
-        assert!(witness.calm);
-        assert!(!first().and(second("h", "r h 0 1"), true).unwrap().calm);
-        let promoted = look("h", "00a", bulk("r h 0 1"), left(S)).unwrap();
-        assert!(!first().and(promoted, false).unwrap().calm);
-        for (history, value) in [("g", "r g 0 1"), ("h", "r g 0 1")] {
-            assert!(first().and(second(history, value), false).is_err());
-        }
-    }
-
-    /// Keys may be evicted before the first look, between the two, or after the witness was set.
-    #[test]
-    fn a_server_that_evicts_keys_is_another_one_and_has_lost_something() {
-        let look =
-            |evicted, value: Reply| evicting(evicted, "h", ZEROS, value, left(9 * S)).unwrap();
-        let set = look(3, Reply::Nil).set_witness(WITNESS, 1).unwrap();
-        assert_eq!(set[2], b"r h 3 0000000000000001");
-        let witness = look(3, Reply::Nil).and(look(3, bulk("r h 3 1")), false);
-        let witness = witness.unwrap();
-        assert!(!witness.calm && !witness.lossless);
-        for (second, value) in [(4, "r h 3 1"), (4, "r h 4 1"), (2, "r h 3 1")] {
-            let refused = look(3, Reply::Nil).and(look(second, bulk(value)), false);
-            let text = refused.unwrap_err().to_string();
-            assert!(text.contains("maxmemory-policy noeviction"), "{text}");
-        }
-        assert!(matches!(
-            look(4, bulk("r h 3 1")).judge(8 * S),
-            Judged::LookAgain(_)
-        ));
-    }
-
-    #[test]
-    fn a_replica_and_a_server_that_tells_nothing_of_itself_are_refused() {
-        let look = |server: &str, replication: &str, stats: &str, value| {
-            let info = [server, replication, stats].map(bulk);
-            let replies = info.into_iter().chain([value, Reply::Int(-2)]);
-            let look = Look::of(replies.collect(), &Secret::default());
-            look.map(|look| look.identity.name)
-        };
-        let of = |server: &str, replication: &str, value| {
-            look(server, replication, "evicted_keys:0", value)
-        };
-        assert!(matches!(
-            of("run_id:r", "role:slave", Reply::Nil),
-            Err(Cause::Replica(_))
-        ));
-        assert!(matches!(
-            of("", "role:master", Reply::Nil),
-            Err(Cause::NoInfo)
-        ));
-        for stats in [
-            "",
-            "evicted_keys:",
-            "evicted_keys:-1",
-            "evicted_keys:0\nevicted_keys:0",
-        ] {
-            let refused = look("run_id:r", "role:master", stats, Reply::Nil);
-            assert!(matches!(refused, Err(Cause::NoInfo)), "{stats}");
-        }
-        assert_eq!(of("run_id:r", "", Reply::Nil).unwrap(), "r -");
-        assert_eq!(of("", "master_replid:h", Reply::Nil).unwrap(), "- h");
-        for error in ["NOPERM No permissions", "WRONGTYPE Operation"] {
-            let refused = of("run_id:r", "", Reply::Error(error.into())).unwrap_err();
-            let text = refused.to_string();
-            let named = text.contains("redlock:witness") && text.contains(error);
-            assert!(named && refused.is_final(), "{text}");
-        }
-    }
 
     #[test]
     fn a_server_is_still_the_same_while_it_is_a_master_with_the_same_history() {
@@ -546,54 +193,5 @@ mod tests {
                 .unwrap()
                 .is_still(b"role:master")
         );
-    }
-
-    #[test]
-    fn what_empties_a_server_is_seen() {
-        let lost = |commands: &str| {
-            let commands = format!("cmdstat_info:calls=1,usec=1\n{commands}");
-            was_flushed(Some(&bulk(&commands)), &Secret::default())
-        };
-        assert!(!lost("cmdstat_set:calls=1,usec=1"));
-        assert!(!lost("cmdstat_flushall:calls=0,usec=0"));
-        assert!(!lost("cmdstat_function|flush:calls=1,usec=0"));
-        for name in FLUSHES {
-            assert!(lost(&format!("cmdstat_{name}:calls=1,usec=1")));
-        }
-        let refused = Reply::Error("NOPERM".into());
-        for none in [None, Some(&refused), Some(&bulk("# Commandstats"))] {
-            assert!(was_flushed(none, &Secret::default()));
-        }
-    }
-
-    #[test]
-    fn without_a_witness_a_server_votes_that_has_lost_nothing() {
-        let calm = |evicted: u8, before: &str, role: &str, commands: &str| {
-            let replication =
-                format!("role:{role}\r\nmaster_replid:h\r\nmaster_replid2:{before}\r\n");
-            let server = "run_id:r\r\nuptime_in_seconds:7\r\n";
-            let stats = format!("evicted_keys:{evicted}");
-            let look = [server, &replication, &stats].map(bulk);
-            Look::calm(look.into(), Some(&bulk(commands)), &Secret::default())
-        };
-        let seen = "cmdstat_info:calls=1,usec=1";
-        let (witness, uptime) = calm(0, ZEROS, "master", seen).unwrap();
-        assert!(witness.calm && witness.evidence == Evidence::NoLosses && uptime == 7 * S);
-        let flushed = format!("{seen}\ncmdstat_flushall:calls=1,usec=1");
-        for refused in [
-            calm(0, "00a", "master", seen),
-            calm(0, ZEROS, "slave", seen),
-            calm(0, ZEROS, "master", &flushed),
-            calm(0, ZEROS, "master", ""),
-            calm(1, ZEROS, "master", seen),
-        ] {
-            assert!(refused.is_err());
-        }
-        let shows = |commands: &str, evicted: &str| {
-            let info = format!("evicted_keys:{evicted}\r\n{commands}\r\n");
-            witness.evidence.is_shown_by(info.as_bytes())
-        };
-        assert!(shows(seen, "0"));
-        assert!(!shows(&flushed, "0") && !shows(seen, "1") && !shows("", "0"));
     }
 }

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::node::Node;
-use crate::protocol::node::wire::{Output, Pending};
+use crate::protocol::node::outgoing::Output;
+use crate::protocol::node::wire::Pending;
 use crate::values::prefix::Prefix;
 use crate::values::random::Rng;
 
