@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::faults::Fault;
-use super::{CHANNELS, NAMES, Pair, channel, packed};
+use super::keys::NAMES;
+use super::{CHANNELS, Pair, channel, packed};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::means::{Beside, Means, Scripts};
 use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};

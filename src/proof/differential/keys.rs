@@ -1,0 +1,106 @@
+//! The keys of the server and those of the model, in one form.
+
+use super::{Pair, packed, text, words};
+use crate::testing::store::Value;
+
+/// The keys that locks on two resources consist of.
+pub(super) const NAMES: [&str; 10] = [
+    "a",
+    "{a}:w",
+    "{a}:wt",
+    "{a}:fence",
+    "{a}:ww",
+    "b}",
+    "b}::w",
+    "b}::wt",
+    "b}::fence",
+    "b}::ww",
+];
+/// All of these keys: type, ttl, and content, with the number of items before it.
+const DUMP: &str = "
+    local all = {}
+    for _, name in ipairs(KEYS) do
+      local kind, items = redis.call('TYPE', name).ok, {}
+      if kind == 'string' then items = {redis.call('GET', name)} end
+      if kind == 'zset' then items = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES') end
+      table.insert(all, kind)
+      table.insert(all, string.format('%.0f', redis.call('PTTL', name)))
+      table.insert(all, tostring(#items))
+      for _, item in ipairs(items) do table.insert(all, item) end
+    end
+    return all";
+
+impl Pair {
+    /// The server's time, its reply if it is asked anything, its keys; and its time again.
+    pub(super) fn ask_server(&mut self, command: &[u8]) -> (u64, Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"10"];
+        dump.extend(NAMES.iter().map(|name| name.as_bytes()));
+        let time = packed(&[b"TIME"]);
+        let all = [&time, command, &packed(&dump), &time].concat();
+        self.line.send(&all);
+        let before = self.line.time();
+        let said = (!command.is_empty()).then(|| self.line.reply().0);
+        let keys = words(self.line.reply().1);
+        self.time = self.line.time();
+        (before, said, keys)
+    }
+
+    /// The model's keys, in the form of the server's.
+    pub(super) fn keys(&self, time: u64) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for name in NAMES {
+            let mut keys = self.model.store.keys(time);
+            let found = keys.find(|key| key.0 == name.as_bytes());
+            let (kind, items) = match found.as_ref().map(|key| key.1) {
+                None => ("none", Vec::new()),
+                Some(Value::Text(text)) => ("string", vec![text.clone()]),
+                Some(Value::Hash) => ("hash", Vec::new()),
+                Some(Value::Queue(members)) => {
+                    let pair = |(score, member): &(i64, Vec<u8>)| {
+                        [member.clone(), score.to_string().into_bytes()]
+                    };
+                    ("zset", members.iter().flat_map(pair).collect())
+                }
+            };
+            let left = match found {
+                None => "-2".into(),
+                Some((.., None)) => "-1".into(),
+                Some((.., Some(left))) => left.to_string(),
+            };
+            all.extend([kind.into(), left.into(), items.len().to_string().into()]);
+            all.extend(items);
+        }
+        all
+    }
+
+    /// The server's keys become the model's.
+    pub(super) fn take_over(&mut self) {
+        let keys = loop {
+            let (before, _, keys) = self.ask_server(b"");
+            // The rest of a ttl is counted from a known millisecond.
+            if before / 1000 == self.time / 1000 {
+                break keys;
+            }
+        };
+        self.model.store.clear();
+        let mut words = keys.iter();
+        let mut next = || words.next().unwrap();
+        for name in NAMES {
+            let (kind, left) = (text(next()), text(next()));
+            let items: usize = text(next()).parse().unwrap();
+            let items: Vec<&Vec<u8>> = (0..items).map(|_| next()).collect();
+            let value = match kind {
+                "none" => continue,
+                "string" => Value::Text(items[0].clone()),
+                "hash" => Value::Hash,
+                _ => {
+                    let pair =
+                        |pair: &[&Vec<u8>]| (text(pair[1]).parse().unwrap(), pair[0].clone());
+                    Value::Queue(items.chunks(2).map(pair).collect())
+                }
+            };
+            let last = left.parse().ok().map(|left: u64| self.time / 1000 + left);
+            self.model.store.insert(name.as_bytes(), value, last);
+        }
+    }
+}
