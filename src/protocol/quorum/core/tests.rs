@@ -1,10 +1,11 @@
 //! One node, connected and asked step by step.
 
+mod debts;
+mod directory;
+
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Key, Notify};
-use crate::protocol::commands::scripts::{EXTEND, RELEASE};
-use crate::protocol::node::address::{FoundMaster, LastWord};
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock;
@@ -307,26 +308,6 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
     }
 }
 
-/// A connection to a server that a directory has named, `since` after the directory was asked.
-fn found_before(since: Duration) -> World {
-    let mut world = World::new();
-    let found = FoundMaster {
-        address: "m at h:1".into(),
-        at: world.now,
-    };
-    world.begin_to_connect();
-    let handshake = Handshake {
-        means: crate::protocol::commands::means::Means::ALL,
-        found: Some(found),
-        ..Handshake::default()
-    };
-    assert!(world.core.connected(0, Ok(handshake), world.now));
-    let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
-    world.now += since;
-    world
-}
-
 /// Returns the leader's next step, once it has read all input that is here.
 fn next_but_reads(world: &mut World) -> Next {
     loop {
@@ -337,50 +318,6 @@ fn next_but_reads(world: &mut World) -> Next {
             next => return next,
         }
     }
-}
-
-#[test]
-fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
-    for (since, asks, sends) in [
-        (Duration::ZERO, false, true),
-        (999 * MS, false, true),
-        (1000 * MS, true, true),
-        (2000 * MS, true, true),
-        (2001 * MS, true, false),
-    ] {
-        let mut world = found_before(since);
-        // Nothing is asked while the node is not in use.
-        assert!(matches!(next_but_reads(&mut world), Next::Finished));
-        world.acquire();
-        let mut next = next_but_reads(&mut world);
-        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
-        if sends {
-            world.output();
-            next = next_but_reads(&mut world);
-        }
-        assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
-        if !sends {
-            assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
-            // The wait is within the time that the acquire has for its answer.
-            let asked = world.now;
-            world.now += 40 * MS;
-            let answer = Some(LastWord {
-                answer: Ok(()),
-                at: asked,
-            });
-            world.input(Input::Confirmed { asked, answer });
-            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
-        }
-    }
-}
-
-#[test]
-fn a_release_waits_for_no_directory() {
-    let mut world = found_before(5000 * MS);
-    let op = Op::new(Action::Release(Notify::First), key(b"a"));
-    world.core.submit(op, 0, world.now);
-    let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
 }
 
 /// For a slot that is on its way.
@@ -405,22 +342,6 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
             assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
         }
     }
-}
-
-#[test]
-fn another_address_ends_the_connection() {
-    let mut world = found_before(5000 * MS);
-    world.acquire();
-    assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
-    let asked = world.now;
-    let answer = Some(LastWord {
-        answer: Err(Cause::Moved("h:2".into())),
-        at: asked,
-    });
-    world.input(Input::Confirmed { asked, answer });
-    let next = world.core.next(ThreadRole::Leader, world.now);
-    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
-    assert!(world.sent.is_empty());
 }
 
 /// Otherwise a confirmer would be started with each release.
@@ -477,154 +398,6 @@ fn a_thread_that_has_panicked_is_replaced() {
         let leader = [(); 2].map(|()| next_but_reads(&mut world));
         assert!(matches!(leader, [Next::StartConfirmer, Next::Finished]));
         world.core.deserted(ThreadRole::Confirmer, world.now);
-    }
-}
-
-/// Other servers are sent these debts when the node's servers are no longer used.
-#[test]
-fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
-    let mut world = World::new();
-    let release = |world: &mut World, name: &[u8]| {
-        let key = key(name).sent_to(NodeSet::first(1));
-        let op = Op::new(Action::Release(Notify::None), key).only_write(true);
-        world.core.submit(op, 0, world.now);
-    };
-    world.begin_to_connect();
-    world.connected(Ok(()));
-    release(&mut world, b"done");
-    world.answers(b":1\r\n");
-    release(&mut world, b"refused");
-    world.answers(b"-NOREPLICAS Not enough good replicas to write.\r\n");
-    release(&mut world, b"not answered");
-    world.next();
-    world.output();
-    let owed = |world: &mut World| {
-        assert_eq!(world.core.take_elsewhere(false).len(), 0);
-        let owed = world.core.take_elsewhere(true);
-        let names = owed
-            .iter()
-            .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
-        names.collect::<Vec<_>>()
-    };
-    // The refused release was sent once more.
-    let [refused, unanswered, unsent] =
-        ["refused", "not answered", "not sent"].map(|name| (0, name.as_bytes().to_vec()));
-    assert_eq!(owed(&mut world), [unanswered.clone(), refused.clone()]);
-    world.input(Input::Received(Err(Cause::Closed("it ended".into()))));
-    release(&mut world, b"not sent");
-    world.next();
-    assert_eq!(owed(&mut world), [unanswered, refused, unsent]);
-    assert_eq!(owed(&mut world), []);
-}
-
-/// With pauses, and until the key has ended.
-#[test]
-fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
-    const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
-    let mut world = World::new();
-    world.begin_to_connect();
-    world.connected(Ok(()));
-    for name in [b"a", b"b"] {
-        let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
-        let op = Op::new(Action::Release(Notify::First), key);
-        world.core.submit(op, 0, world.now);
-    }
-    world.answers(&[BUSY, BUSY].concat());
-    let began = world.now;
-    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
-    let (mut pauses, mut sent) = (Vec::new(), 0);
-    loop {
-        match world.core.next(ThreadRole::Confirmer, world.now) {
-            Next::Wait { until } => {
-                pauses.push(until - world.now);
-                world.now = until;
-            }
-            Next::Lead => {
-                world.sent.clear();
-                assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
-                world.output();
-                let both = world.sent.windows(40).filter(|part| *part == RELEASE.hash);
-                if both.count() == 1 {
-                    sent += 1;
-                    world.input(Input::Received(Ok(BUSY)));
-                }
-                assert!(matches!(next_but_reads(&mut world), Next::Finished));
-            }
-            next => {
-                assert!(matches!(next, Next::Finished), "{next:?}");
-                break;
-            }
-        }
-    }
-    let took = world.now - began;
-    assert!(took >= 10_000 * MS && took < 12_000 * MS, "{took:?}");
-    let longest = pauses.iter().max().unwrap();
-    assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
-    assert!((14..40).contains(&sent), "{sent} in {took:?}");
-    assert_eq!(world.core.take_elsewhere(true).len(), 0);
-}
-
-#[test]
-fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
-    for action in [
-        Action::Release(Notify::First),
-        Action::Shorten(ttl(5000 * MS)),
-    ] {
-        let mut world = World::new();
-        world.begin_to_connect();
-        world.connected(Ok(()));
-        for name in [b"a", b"b", b"c"] {
-            let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
-            world
-                .core
-                .submit(Op::new(action.clone(), key), 0, world.now);
-        }
-        world.answers(&b"-OOM command not allowed\r\n".repeat(3));
-        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
-        world.now += 100 * MS;
-        for replies in [&b":1\r\n"[..], b":1\r\n:0\r\n"] {
-            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
-            world.output();
-            world.input(Input::Received(Ok(replies)));
-        }
-        assert!(matches!(next_but_reads(&mut world), Next::Finished));
-        assert_eq!(world.core.take_elsewhere(true).len(), 0);
-    }
-}
-
-/// The rest of the time, when the node is back; after that time, a release.
-#[test]
-fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
-    for (away, left) in [(400, Some("\r\n600\r\n")), (1000, None), (5000, None)] {
-        let mut world = World::new();
-        let key = key(b"a").sent_to(NodeSet::ALL).lasting(ttl(60_000 * MS));
-        let began = world.now;
-        let op = Op::new(Action::Shorten(ttl(1000 * MS)), key).since(began);
-        world.core.submit(op, 0, began);
-        world.begin_to_connect();
-        world.connected(Err(Cause::Connect("refused".into())));
-        assert!(world.failure().is_some());
-        world.now = began + away * MS;
-        world.begin_to_connect();
-        let handshake = Handshake {
-            means: crate::protocol::commands::means::Means::ALL,
-            ..Handshake::default()
-        };
-        assert!(world.core.connected(0, Ok(handshake), world.now));
-        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-        assert!(
-            matches!(tasks, [Next::Adopt { .. }, Next::Send { .. }]),
-            "{tasks:?}"
-        );
-        world.output();
-        let text = String::from_utf8_lossy(&world.sent);
-        let script = match left {
-            Some(_) => EXTEND,
-            None => RELEASE,
-        };
-        let hash = str::from_utf8(script.hash).unwrap();
-        assert!(text.contains(hash), "{text}");
-        assert!(left.is_none_or(|left| text.contains(left)), "{text}");
     }
 }
 

@@ -1,0 +1,152 @@
+//! What a node owes: ends of locks that it has not carried out.
+
+use super::*;
+use crate::protocol::commands::scripts::{EXTEND, RELEASE};
+
+/// Other servers are sent these debts when the node's servers are no longer used.
+#[test]
+fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
+    let mut world = World::new();
+    let release = |world: &mut World, name: &[u8]| {
+        let key = key(name).sent_to(NodeSet::first(1));
+        let op = Op::new(Action::Release(Notify::None), key).only_write(true);
+        world.core.submit(op, 0, world.now);
+    };
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    release(&mut world, b"done");
+    world.answers(b":1\r\n");
+    release(&mut world, b"refused");
+    world.answers(b"-NOREPLICAS Not enough good replicas to write.\r\n");
+    release(&mut world, b"not answered");
+    world.next();
+    world.output();
+    let owed = |world: &mut World| {
+        assert_eq!(world.core.take_elsewhere(false).len(), 0);
+        let owed = world.core.take_elsewhere(true);
+        let names = owed
+            .iter()
+            .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
+        names.collect::<Vec<_>>()
+    };
+    // The refused release was sent once more.
+    let [refused, unanswered, unsent] =
+        ["refused", "not answered", "not sent"].map(|name| (0, name.as_bytes().to_vec()));
+    assert_eq!(owed(&mut world), [unanswered.clone(), refused.clone()]);
+    world.input(Input::Received(Err(Cause::Closed("it ended".into()))));
+    release(&mut world, b"not sent");
+    world.next();
+    assert_eq!(owed(&mut world), [unanswered, refused, unsent]);
+    assert_eq!(owed(&mut world), []);
+}
+
+/// With pauses, and until the key has ended.
+#[test]
+fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
+    const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    for name in [b"a", b"b"] {
+        let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
+        let op = Op::new(Action::Release(Notify::First), key);
+        world.core.submit(op, 0, world.now);
+    }
+    world.answers(&[BUSY, BUSY].concat());
+    let began = world.now;
+    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+    let (mut pauses, mut sent) = (Vec::new(), 0);
+    loop {
+        match world.core.next(ThreadRole::Confirmer, world.now) {
+            Next::Wait { until } => {
+                pauses.push(until - world.now);
+                world.now = until;
+            }
+            Next::Lead => {
+                world.sent.clear();
+                assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+                world.output();
+                let both = world.sent.windows(40).filter(|part| *part == RELEASE.hash);
+                if both.count() == 1 {
+                    sent += 1;
+                    world.input(Input::Received(Ok(BUSY)));
+                }
+                assert!(matches!(next_but_reads(&mut world), Next::Finished));
+            }
+            next => {
+                assert!(matches!(next, Next::Finished), "{next:?}");
+                break;
+            }
+        }
+    }
+    let took = world.now - began;
+    assert!(took >= 10_000 * MS && took < 12_000 * MS, "{took:?}");
+    let longest = pauses.iter().max().unwrap();
+    assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
+    assert!((14..40).contains(&sent), "{sent} in {took:?}");
+    assert_eq!(world.core.take_elsewhere(true).len(), 0);
+}
+
+#[test]
+fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
+    for action in [
+        Action::Release(Notify::First),
+        Action::Shorten(ttl(5000 * MS)),
+    ] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        for name in [b"a", b"b", b"c"] {
+            let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
+            world
+                .core
+                .submit(Op::new(action.clone(), key), 0, world.now);
+        }
+        world.answers(&b"-OOM command not allowed\r\n".repeat(3));
+        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+        world.now += 100 * MS;
+        for replies in [&b":1\r\n"[..], b":1\r\n:0\r\n"] {
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            world.output();
+            world.input(Input::Received(Ok(replies)));
+        }
+        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        assert_eq!(world.core.take_elsewhere(true).len(), 0);
+    }
+}
+
+/// The rest of the time, when the node is back; after that time, a release.
+#[test]
+fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
+    for (away, left) in [(400, Some("\r\n600\r\n")), (1000, None), (5000, None)] {
+        let mut world = World::new();
+        let key = key(b"a").sent_to(NodeSet::ALL).lasting(ttl(60_000 * MS));
+        let began = world.now;
+        let op = Op::new(Action::Shorten(ttl(1000 * MS)), key).since(began);
+        world.core.submit(op, 0, began);
+        world.begin_to_connect();
+        world.connected(Err(Cause::Connect("refused".into())));
+        assert!(world.failure().is_some());
+        world.now = began + away * MS;
+        world.begin_to_connect();
+        let handshake = Handshake {
+            means: crate::protocol::commands::means::Means::ALL,
+            ..Handshake::default()
+        };
+        assert!(world.core.connected(0, Ok(handshake), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
+        assert!(
+            matches!(tasks, [Next::Adopt { .. }, Next::Send { .. }]),
+            "{tasks:?}"
+        );
+        world.output();
+        let text = String::from_utf8_lossy(&world.sent);
+        let script = match left {
+            Some(_) => EXTEND,
+            None => RELEASE,
+        };
+        let hash = str::from_utf8(script.hash).unwrap();
+        assert!(text.contains(hash), "{text}");
+        assert!(left.is_none_or(|left| text.contains(left)), "{text}");
+    }
+}

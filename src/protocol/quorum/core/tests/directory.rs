@@ -1,0 +1,84 @@
+//! A node whose address a directory has named.
+
+use super::*;
+use crate::protocol::node::address::{FoundMaster, LastWord};
+
+/// A connection to a server that a directory has named, `since` after the directory was asked.
+fn found_before(since: Duration) -> World {
+    let mut world = World::new();
+    let found = FoundMaster {
+        address: "m at h:1".into(),
+        at: world.now,
+    };
+    world.begin_to_connect();
+    let handshake = Handshake {
+        means: crate::protocol::commands::means::Means::ALL,
+        found: Some(found),
+        ..Handshake::default()
+    };
+    assert!(world.core.connected(0, Ok(handshake), world.now));
+    let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
+    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+    world.now += since;
+    world
+}
+
+#[test]
+fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
+    for (since, asks, sends) in [
+        (Duration::ZERO, false, true),
+        (999 * MS, false, true),
+        (1000 * MS, true, true),
+        (2000 * MS, true, true),
+        (2001 * MS, true, false),
+    ] {
+        let mut world = found_before(since);
+        // Nothing is asked while the node is not in use.
+        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        world.acquire();
+        let mut next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            world.output();
+            next = next_but_reads(&mut world);
+        }
+        assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
+        if !sends {
+            assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
+            // The wait is within the time that the acquire has for its answer.
+            let asked = world.now;
+            world.now += 40 * MS;
+            let answer = Some(LastWord {
+                answer: Ok(()),
+                at: asked,
+            });
+            world.input(Input::Confirmed { asked, answer });
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_release_waits_for_no_directory() {
+    let mut world = found_before(5000 * MS);
+    let op = Op::new(Action::Release(Notify::First), key(b"a"));
+    world.core.submit(op, 0, world.now);
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
+
+#[test]
+fn another_address_ends_the_connection() {
+    let mut world = found_before(5000 * MS);
+    world.acquire();
+    assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
+    let asked = world.now;
+    let answer = Some(LastWord {
+        answer: Err(Cause::Moved("h:2".into())),
+        at: asked,
+    });
+    world.input(Input::Confirmed { asked, answer });
+    let next = world.core.next(ThreadRole::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(world.sent.is_empty());
+}
