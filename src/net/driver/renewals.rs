@@ -13,7 +13,8 @@ use crate::errors::error::Error;
 use crate::errors::shown::Shown;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::observe::{Event, Observer};
-use crate::protocol::calls::lease::{self, Lease, Loss, LostReason, Renewed};
+use crate::protocol::calls::lease::renewals::Renewed;
+use crate::protocol::calls::lease::{self, Lease, Loss, LostReason};
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
 use crate::values::sync::{lock, wait_for};
@@ -250,13 +251,13 @@ fn renew(driver: &Driver, events: &Arc<RenewalSchedule>, due: Due) -> Due {
     for (due, renewal) in due {
         let decided = lock(&renewal.lease).due(started);
         match decided {
-            lease::Due::Renew(extension, op) => {
+            lease::renewals::Due::Renew(extension, op) => {
                 ops.push(op);
                 asked.push((due, renewal, extension));
             }
-            lease::Due::Later(at) => next.push((at, renewal)),
-            lease::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
-            lease::Due::Ended => {}
+            lease::renewals::Due::Later(at) => next.push((at, renewal)),
+            lease::renewals::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
+            lease::renewals::Due::Ended => {}
         }
     }
     let (answers, node_timeout) = (driver.run_all(ops), driver.nodes().timeouts.node);

@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! - `lease`: the state of a held lock
+//! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
 //! - `fence`: fencing tokens
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name
