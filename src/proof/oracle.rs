@@ -2,7 +2,7 @@
 //!
 //! The model has the rules and nothing of the code; the code might follow other ones. Here both do the same: the model
 //! draws the events around the clients (messages arrive, time passes, nodes restart, programs ask and release), and the
-//! real [`Core`](crate::protocol::quorum::core::Core) and [`Attempt`](crate::protocol::quorum::attempt::Attempt) go through them, with servers from `testing`. The code decides what a client does by
+//! real `Core` and `Attempt` go through them, with servers from `testing`. The code decides what a client does by
 //! itself: when it holds, and when it gives up. After each step the model must allow that, and both must have the same
 //! keys on the same nodes and the same clients that believe to hold. And if the model lets a client hold, the code must
 //! have it hold at once.

@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
         /// Whether the operation failed only because of connections that turned out closed, or servers that do not have
         /// the key.
         closed: bool,
-        /// Whether the operation failed because [`Op::until`](crate::protocol::quorum::op::Op::until) passed before a quorum answered.
+        /// Whether the operation failed because `Op::until` passed before a quorum answered.
         useless: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! What the worker of a node that is not connected does next.
+//! The next step of the worker of a node that is not connected.
 
 use std::time::{Duration, Instant};
 
