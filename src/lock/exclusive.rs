@@ -11,11 +11,11 @@ use crate::values::token::Token;
 
 impl Redlock {
     /// Tries once to take the lock on `resource` for `ttl`. `None`: another holder has it, or it is reserved for a
-    /// waiter ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
+    /// waiter ([`Options::fair`](crate::Options::fair)); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
     ///
     /// If several programs try for a free lock at the same moment, each may get some votes and none a majority. A
     /// program that got some retries with a new token, after a random pause of a few round trips that grows with each
-    /// retry, for at most some hundred round trips and one [`node_timeout`](Options::node_timeout). (The Redlock
+    /// retry, for at most some hundred round trips and one [`node_timeout`](crate::Options::node_timeout). (The Redlock
     /// specification, "Retry on failure".)
     ///
     /// An attempt takes at most two `node_timeout`s in all; the first operation of a program also connects.
@@ -57,12 +57,12 @@ impl Redlock {
         self.try_kind(&checked(resource.as_ref())?, Kind::Plain, ttl)
     }
 
-    /// Takes the lock. Waits for up to [`Options::wait`] while others hold it or too few nodes answer, but not if the
+    /// Takes the lock. Waits for up to [`Options::wait`](crate::Options::wait) while others hold it or too few nodes answer, but not if the
     /// nodes refuse for good.
     ///
     /// Threads of this process get it in the order of their arrival. A release in this process hands the lock to
     /// the next thread; a release in another process sends a message to one that waits. A waiter that gets no
-    /// message tries again when the lock's ttl ends, or after a pause ([`Options::retry_delay`]).
+    /// message tries again when the lock's ttl ends, or after a pause ([`Options::retry_delay`](crate::Options::retry_delay)).
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Redlock {
         self.acquire_within(resource, ttl, self.options().wait)
     }
 
-    /// [`acquire`](Redlock::acquire) with its own wait in place of [`Options::wait`]. Zero: one attempt.
+    /// [`acquire`](Redlock::acquire) with its own wait in place of [`Options::wait`](crate::Options::wait). Zero: one attempt.
     /// [`Duration::MAX`]: for ever.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Redlock {
         self.wait_for(&checked(resource.as_ref())?, Kind::Plain, ttl, wait, None)
     }
 
-    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`] does not bound it.
+    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`](crate::Options::wait) does not bound it.
     /// `keep_trying` is called before each attempt and at least every 50 ms while this waits; a slow one holds up the
     /// threads of this process that came later.
     ///
