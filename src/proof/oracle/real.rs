@@ -1,6 +1,7 @@
 //! The real code of all clients, and the servers that they use: a driver without sockets, threads and clocks.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow::Break;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -171,7 +172,7 @@ impl Real {
             let Some(mut attempt) = attempt else {
                 continue;
             };
-            if let Tried::Granted(key, deadline) = attempt.answered(answer, now) {
+            if let Break(Tried::Granted(key, deadline)) = attempt.answered(answer, now) {
                 client.held = Some((key, deadline));
             }
         }

@@ -7,6 +7,7 @@
 //!          └── has one ───────▶ Waits ── its time is over ──▶ Leaves ──▶ Dequeues ──▶ Done
 //! ```
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -358,12 +359,14 @@ impl<W: Clone> Acquire<W> {
         now: Point,
     ) {
         let notified_elsewhere = answer.notified_elsewhere;
-        let tried = trying.attempt.answered(answer, now);
-        if let Tried::Again(within) = tried {
-            let pause = process.jitter(Duration::ZERO, within);
-            self.state = CallState::Pauses(trying, now.mono + pause);
-            return;
-        }
+        let tried = match trying.attempt.answered(answer, now) {
+            ControlFlow::Break(tried) => tried,
+            ControlFlow::Continue(within) => {
+                let pause = process.jitter(Duration::ZERO, within);
+                self.state = CallState::Pauses(trying, now.mono + pause);
+                return;
+            }
+        };
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
         match (is_held && self.request.kind.is_plain(), trying.handed_off) {
             // From now on the lock counts as held here; a lock that was handed off already does.
@@ -405,7 +408,7 @@ impl<W: Clone> Acquire<W> {
                 }
                 None => (WaitFailure::Unavailable(errors), Rejection::default()),
             },
-            Tried::Expired | Tried::Again(_) => (WaitFailure::TooSlow, Rejection::default()),
+            Tried::Expired => (WaitFailure::TooSlow, Rejection::default()),
         };
         self.failed(failure, &rejection, process, now);
     }

@@ -1,5 +1,6 @@
 //! The tries that make one attempt to acquire.
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ pub(crate) struct Attempt {
     closed: bool,
 }
 
-/// The result of a try.
+/// The result of the last try.
 pub(crate) enum Tried {
     Granted(Key, Deadline),
     /// Granted after its validity ended: must be released.
@@ -54,8 +55,6 @@ pub(crate) enum Tried {
     Unavailable(NodeErrors),
     /// The validity ended before enough nodes answered.
     Expired,
-    /// Another try, after a random part of this time.
-    Again(Duration),
 }
 
 /// The replies of the nodes that denied the lock.
@@ -198,16 +197,17 @@ impl Attempt {
         rejection.granted > 0 && self.queue_entry.is_none() && !mutant(Mutant::SplitIsDenial)
     }
 
-    pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
+    /// The result of a try, if it was the last one; or another try follows, after a random part of this time.
+    pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> ControlFlow<Tried, Duration> {
         let begun = *self.begun.get_or_insert(answer.begun);
         let (Some(key), Some(started)) = (&self.key, self.started) else {
-            return Tried::Denied(Rejection::default());
+            return Break(Tried::Denied(Rejection::default()));
         };
         let rejection = Rejection {
             granted: answer.tally.granted.len(),
             remarks: answer.remarks,
         };
-        match answer.outcome {
+        Break(match answer.outcome {
             Outcome::Yes(sent_to) => {
                 let kind = key.kind.granted(answer.numbers);
                 let key = key.clone().of_kind(kind);
@@ -221,7 +221,7 @@ impl Attempt {
                 };
                 let deadline = Deadline::new(from, self.ttl.validity());
                 if deadline.remaining(now).is_zero() && !mutant(Mutant::GrantAfterDeadline) {
-                    return Tried::TooSlow(key, deadline);
+                    return Break(Tried::TooSlow(key, deadline));
                 }
                 Tried::Granted(key, deadline)
             }
@@ -230,10 +230,10 @@ impl Attempt {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
                 if left.is_zero() || self.splits.failures() == MAX_SPLITS {
-                    return Tried::Denied(rejection);
+                    return Break(Tried::Denied(rejection));
                 }
                 self.splits.failed();
-                Tried::Again(left.min(self.splits.pause(took.max(SHORTEST_PAUSE))))
+                return Continue(left.min(self.splits.pause(took.max(SHORTEST_PAUSE))));
             }
             Outcome::Unavailable { useless: true, .. }
                 if Deadline::new(started, self.ttl.validity())
@@ -246,10 +246,10 @@ impl Attempt {
                 if !self.closed && now.mono < begun + self.node_timeout =>
             {
                 self.closed = true;
-                Tried::Again(Duration::ZERO)
+                return Continue(Duration::ZERO);
             }
             Outcome::Unavailable { errors, .. } => Tried::Unavailable(errors),
-        }
+        })
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
     fn a_contender_without_a_vote_is_denied_at_once() {
         let now = Point::now();
         let tried = begin(now).answered(answer(Outcome::No, 0, now), later(now, MS));
-        assert!(matches!(tried, Tried::Denied(_)));
+        assert!(matches!(tried, Break(Tried::Denied(_))));
     }
 
     #[test]
@@ -290,14 +290,14 @@ mod tests {
             let begun = now;
             now = later(now, MS);
             match attempt.answered(answer(Outcome::No, 1, begun), now) {
-                Tried::Again(within) => {
+                Continue(within) => {
                     pauses.push(within);
                     now = later(now, within);
                     let op = attempt.op(token(), now);
                     // All tries together have two node timeouts.
                     assert_eq!(op.until, Some(start.mono + 2 * NODE_TIMEOUT));
                 }
-                Tried::Denied(_) => break,
+                Break(Tried::Denied(_)) => break,
                 _ => panic!("neither granted nor failed"),
             }
         }
@@ -315,12 +315,12 @@ mod tests {
         let mut attempt = begin(start);
         let now = later(start, MS);
         let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
-        assert!(matches!(tried, Tried::Again(Duration::ZERO)));
+        assert!(matches!(tried, Continue(Duration::ZERO)));
         let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
-        assert!(matches!(tried, Tried::Unavailable(_)));
+        assert!(matches!(tried, Break(Tried::Unavailable(_))));
         let late = later(start, NODE_TIMEOUT);
         let tried = begin(start).answered(answer(unavailable(true, false), 0, start), late);
-        assert!(matches!(tried, Tried::Unavailable(_)));
+        assert!(matches!(tried, Break(Tried::Unavailable(_))));
     }
 
     #[test]
@@ -331,8 +331,8 @@ mod tests {
             begin(start).answered(yes, later(start, time))
         };
         // 1 s less 1 % and 2 ms.
-        assert!(matches!(granted(987 * MS), Tried::Granted(..)));
-        assert!(matches!(granted(988 * MS), Tried::TooSlow(..)));
+        assert!(matches!(granted(987 * MS), Break(Tried::Granted(..))));
+        assert!(matches!(granted(988 * MS), Break(Tried::TooSlow(..))));
     }
 
     #[test]
@@ -342,9 +342,9 @@ mod tests {
             let answer = answer(unavailable(true, useless), 0, start);
             begin(start).answered(answer, later(start, time))
         };
-        assert!(matches!(failed(true, 988 * MS), Tried::Expired));
+        assert!(matches!(failed(true, 988 * MS), Break(Tried::Expired)));
         // The second try ran out of time, or the nodes failed.
-        assert!(!matches!(failed(true, 987 * MS), Tried::Expired));
-        assert!(!matches!(failed(false, 988 * MS), Tried::Expired));
+        assert!(!matches!(failed(true, 987 * MS), Break(Tried::Expired)));
+        assert!(!matches!(failed(false, 988 * MS), Break(Tried::Expired)));
     }
 }
