@@ -30,7 +30,8 @@ pub fn list(
 }
 
 /// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up.
-/// Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now.
+/// Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now. If a
+/// majority needs nodes that are away, those have the time of one try to connect.
 pub fn wait_released(redlock: &Redlock, name: &[u8], time: Duration) -> bool {
     redlock.wait_owed(name, time)
 }

@@ -1,4 +1,4 @@
-//! The end of the lock behind COMMAND, where a server refuses it for now.
+//! The end of the lock behind COMMAND, where servers refuse it for now, or are away.
 
 use crate::support;
 
@@ -108,4 +108,34 @@ fn a_lock_that_could_not_be_released_is_named() {
     let text = said(&mut child);
     assert!(text.contains("not confirmed yet"), "{text}");
     set_replicas(&fleet, "0");
+}
+
+/// A majority that is down may be back one day, but a script that has ended is not held up for that.
+#[test]
+fn a_lock_whose_nodes_are_down_is_named_without_a_long_wait() {
+    for options in [&["--ttl", "60s"][..], &["--ttl", "60s", "--at-least", "2s"]] {
+        let (mut fleet, dir) = (Fleet::new(3), TempDir::new());
+        let ends = dir.path().join("ends");
+        let mut child = run_until(&fleet, options, &ends);
+        eventually("the lock is on all nodes", || {
+            fleet
+                .servers
+                .iter()
+                .all(|server| server.exists("shop:report"))
+        });
+        for server in &mut fleet.servers[1..] {
+            server.kill();
+        }
+        let began = Instant::now();
+        std::fs::write(&ends, "").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        let text = said(&mut child);
+        assert!(
+            text.contains("shop:report stays locked for up to "),
+            "{text}"
+        );
+        assert!(text.contains("node 1") && text.contains("node 2"), "{text}");
+    }
 }

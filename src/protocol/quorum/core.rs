@@ -122,7 +122,18 @@ impl<W> Core<W> {
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
     pub(crate) fn is_owed(&self) -> bool {
-        self.which(Node::is_owed).len() > self.nodes.len() - majority(self.nodes.len())
+        self.leave_no_majority(Node::is_owed)
+    }
+
+    /// Whether so many of these nodes are away.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_owed_away(&self) -> bool {
+        self.leave_no_majority(|node| node.is_owed() && !node.is_connected())
+    }
+
+    #[cfg(feature = "cli")]
+    fn leave_no_majority(&self, is: impl Fn(&Node) -> bool) -> bool {
+        self.which(is).len() > self.nodes.len() - majority(self.nodes.len())
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
