@@ -61,8 +61,8 @@ pub(crate) enum Cause {
     SameServer(usize),
     /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
     Quarantined(Duration, bool),
-    /// The restart guard cannot find out which server it is, and how long it has been up.
-    NoInfo,
+    /// The restart guard cannot find out which server it is, or what that has lost: it needs this of INFO.
+    NoInfo(&'static str),
     /// The restart guard's key is refused, with this answer of the server.
     NoWitness(String),
     /// The server runs no scripts, and no other command compares and deletes. Its answer.
@@ -134,7 +134,7 @@ impl Cause {
             self,
             Cause::Refused(_)
                 | Cause::LoggedOut(_)
-                | Cause::NoInfo
+                | Cause::NoInfo(_)
                 | Cause::NoWitness(_)
                 | Cause::NoRelease(_)
         )
@@ -159,7 +159,7 @@ impl Cause {
             | Cause::OtherSlots(_)
             | Cause::Sentinel
             | Cause::SameServer(_)
-            | Cause::NoInfo
+            | Cause::NoInfo(_)
             | Cause::NoWitness(_)
             | Cause::NoRelease(_) => true,
             Cause::NoMaster(_, is_final) => *is_final,
@@ -234,7 +234,7 @@ mod tests {
             (Cause::Replica(None), false),
             (Cause::SameServer(1), true),
             (Cause::Quarantined(time, false), false),
-            (Cause::NoInfo, true),
+            (Cause::NoInfo("x"), true),
             (Cause::NoWitness(String::new()), true),
             (Cause::NoRelease(text()), true),
             (Cause::NoThread(text()), false),

@@ -90,9 +90,9 @@ impl fmt::Display for Cause {
             Cause::Elsewhere(text) => write!(f, "the server answered: {text}"),
             Cause::SameServer(other) => write!(f, "the same server as node {other}"),
             Cause::Quarantined(left, evicted) => quarantined(f, *left, *evicted),
-            Cause::NoInfo => f.write_str(
-                "the restart guard needs INFO server (uptime_in_seconds, run_id), INFO replication \
-                 (master_replid) and INFO stats (evicted_keys)",
+            Cause::NoInfo(needed) => write!(
+                f,
+                "the restart guard needs {needed}, which this server does not report, or not to this user"
             ),
             Cause::NoWitness(text) => no_witness(f, text),
             Cause::NoRelease(text) => write!(

@@ -58,10 +58,10 @@ pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
-        NodeEvent::Lacks(Lack::Guard) => say!(
+        NodeEvent::Lacks(Lack::Guard(needed)) => say!(
             warn,
-            "{node}: a failover may give a lock to two holders: the restart guard needs INFO (run_id, master_replid) and \
-             the key redlock:witness (GET, PTTL, SET)"
+            "{node}: a failover may give a lock to two holders: the restart guard needs {needed}, which this server does \
+             not report or permit"
         ),
         NodeEvent::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
     }

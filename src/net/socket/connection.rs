@@ -239,7 +239,7 @@ impl Connection {
             }
             None => self.find_calm(look, reader, time),
         };
-        with_witness(handshake, found, needed)
+        handshake.with_witness(found, needed, clock::instant())
     }
 
     /// The witness of a server that has no place for one, and how long the server has been up.
@@ -313,26 +313,6 @@ impl Connection {
             }
         }
         Ok(replies)
-    }
-}
-
-/// Adds the witness to the handshake. `needed`: without a witness there is no connection.
-fn with_witness(
-    handshake: Handshake,
-    found: Result<(Witness, Duration), Cause>,
-    needed: bool,
-) -> Result<Handshake, Cause> {
-    match found {
-        Ok((witness, uptime)) => Ok(Handshake {
-            uptime: Some((uptime, clock::instant())),
-            witness: Some(witness),
-            ..handshake
-        }),
-        Err(Cause::NoInfo | Cause::NoWitness(_)) if !needed => Ok(Handshake {
-            unguarded: true,
-            ..handshake
-        }),
-        Err(cause) => Err(cause),
     }
 }
 

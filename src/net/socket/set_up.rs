@@ -259,8 +259,8 @@ impl<'a> SetUpReplies<'a> {
                 };
                 let info = ServerInfo::new(text, &self.handshake.secret);
                 self.handshake.run_id = info.run_id().map(str::to_owned);
-                // Without a number, the server may have been started just now (rule R15).
-                let uptime = info.uptime().unwrap_or_default();
+                // A guard that looks counts a server without a number as started just now (rule R15).
+                let uptime = info.uptime().unwrap_or(Duration::MAX);
                 self.handshake.uptime = Some((uptime, clock::instant()));
                 self.look(server);
             }

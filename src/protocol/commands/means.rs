@@ -79,8 +79,8 @@ pub(crate) enum Lack {
     RunId,
     /// The rights that fencing tokens need.
     Fencing,
-    /// The restart guard, if the program has not asked for it.
-    Guard,
+    /// The restart guard, which needs this, if the program has not asked for it.
+    Guard(&'static str),
 }
 
 /// How commands are sent.

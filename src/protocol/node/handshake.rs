@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::means::{Lack, Means};
 use crate::protocol::node::address::FoundMaster;
@@ -13,7 +14,8 @@ use crate::protocol::node::witness::Witness;
 pub(crate) struct Handshake {
     /// Unknown if `INFO` is forbidden.
     pub(crate) run_id: Option<String>,
-    /// How long the server has been up, and when it reported that.
+    /// How long the server has been up, and when it reported that. As long as can be, if it does not report that and no
+    /// guard looks: nothing shows then that it was restarted.
     pub(crate) uptime: Option<(Duration, Instant)>,
     /// Set with the restart guard.
     pub(crate) witness: Option<Witness>,
@@ -21,8 +23,8 @@ pub(crate) struct Handshake {
     pub(crate) witness_key: Option<Arc<[u8]>>,
     /// Where a directory has named the server.
     pub(crate) found: Option<FoundMaster>,
-    /// Whether the server refuses what the restart guard needs, and the guard is not required.
-    pub(crate) unguarded: bool,
+    /// What the restart guard needs and the server does not report or permit, if the guard is not required.
+    pub(crate) unguarded: Option<&'static str>,
     /// Whether another server may own a key, and is asked then.
     pub(crate) routed: bool,
     /// Whether slots may be on their way to the server: it carries out releases there all the same.
@@ -35,12 +37,41 @@ pub(crate) struct Handshake {
     pub(crate) secret: Secret,
 }
 
+/// What a guard needs beside INFO, as the log names it.
+const WITNESS_RIGHTS: &str = "the key redlock:witness (GET, PTTL, SET)";
+
 impl Handshake {
+    /// Adds what a look found at `now`: the witness, and how long the server has been up. `needed`: without a witness
+    /// there is no connection.
+    pub(crate) fn with_witness(
+        self,
+        found: Result<(Witness, Duration), Cause>,
+        needed: bool,
+        now: Instant,
+    ) -> Result<Handshake, Cause> {
+        let lacks = match found {
+            Ok((witness, uptime)) => {
+                return Ok(Handshake {
+                    uptime: Some((uptime, now)),
+                    witness: Some(witness),
+                    ..self
+                });
+            }
+            Err(Cause::NoInfo(lacks)) if !needed => lacks,
+            Err(Cause::NoWitness(_)) if !needed => WITNESS_RIGHTS,
+            Err(cause) => return Err(cause),
+        };
+        Ok(Handshake {
+            unguarded: Some(lacks),
+            ..self
+        })
+    }
+
     /// The missing capabilities that do not affect locks.
     pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
         [
             self.means.lack(),
-            self.unguarded.then_some(Lack::Guard),
+            self.unguarded.map(Lack::Guard),
             self.run_id.is_none().then_some(Lack::RunId),
         ]
     }

@@ -21,6 +21,13 @@ const PARTS: usize = 5;
 /// The number of commands that ask for the identity.
 pub(crate) const IDENTITY_PARTS: usize = 3;
 
+// The parts of INFO that the guard needs, as errors name them.
+const SERVER: &str = "INFO server (uptime_in_seconds, run_id)";
+pub(crate) const REPLICATION: &str = "INFO replication (master_replid)";
+pub(crate) const STATS: &str = "INFO stats (evicted_keys)";
+const ANY_ID: &str = "run_id in INFO server, or master_replid in INFO replication";
+const EVICTED: &str = "evicted_keys in INFO stats";
+
 /// The commands of a look, for the witness with this key.
 pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
     [
@@ -52,12 +59,15 @@ impl Look {
     /// Reads the replies to [`look`].
     pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<Look, Cause> {
         let replies = <[Reply; PARTS]>::try_from(replies);
-        let [server, replication, stats, value, left] = replies.map_err(|_| Cause::NoInfo)?;
+        let [server, replication, stats, value, left] =
+            replies.map_err(|_| Cause::NoInfo("INFO"))?;
         if matches!(&replication, Reply::Bulk(text) if is_replica(text)) {
             return Err(Cause::Replica(None));
         }
-        let (server, replication) = (info(server, secret)?, info(replication, secret)?);
-        let evicted = info(stats, secret)?.number("evicted_keys");
+        let server = info(server, SERVER, secret)?;
+        let replication = info(replication, REPLICATION, secret)?;
+        let evicted = info(stats, STATS, secret)?.number("evicted_keys");
+        let evicted = evicted.ok_or(Cause::NoInfo(EVICTED))?;
         let history = replication.get("master_replid");
         let before = replication.get("master_replid2").unwrap_or_default();
         let is_set = matches!(value, Reply::Bulk(_));
@@ -67,8 +77,8 @@ impl Look {
             _ => None,
         };
         Ok(Look {
-            identity: Identity::new(server.run_id(), history, evicted.ok_or(Cause::NoInfo)?)
-                .ok_or(Cause::NoInfo)?,
+            identity: Identity::new(server.run_id(), history, evicted)
+                .ok_or(Cause::NoInfo(ANY_ID))?,
             uptime: server.uptime().unwrap_or_default(),
             promoted: before.bytes().any(|digit| digit != b'0'),
             is_set,
@@ -205,10 +215,11 @@ fn aged(value: Vec<u8>, left: i64) -> Option<(Vec<u8>, Duration)> {
     Some((value, LIFE.checked_sub(left)?))
 }
 
-fn info(reply: Reply, secret: &Secret) -> Result<ServerInfo, Cause> {
+/// A section of INFO. `section`: how an error names it.
+fn info(reply: Reply, section: &'static str, secret: &Secret) -> Result<ServerInfo, Cause> {
     match reply {
         Reply::Bulk(text) => Ok(ServerInfo::new(&text, secret)),
-        _ => Err(Cause::NoInfo),
+        _ => Err(Cause::NoInfo(section)),
     }
 }
 
@@ -351,8 +362,17 @@ mod tests {
         ));
         assert!(matches!(
             of("", "role:master", Reply::Nil),
-            Err(Cause::NoInfo)
+            Err(Cause::NoInfo(ANY_ID))
         ));
+        for (at, section) in [SERVER, REPLICATION, STATS].into_iter().enumerate() {
+            let mut replies = Vec::from(["run_id:r", "role:master", "evicted_keys:0"].map(bulk));
+            replies.extend([Reply::Nil, Reply::Int(-2)]);
+            replies[at] = Reply::Error("NOPERM no".into());
+            let text = Look::of(replies, &Secret::default())
+                .unwrap_err()
+                .to_string();
+            assert!(text.contains(&format!("needs {section}, which")), "{text}");
+        }
         for stats in [
             "",
             "evicted_keys:",
@@ -360,7 +380,11 @@ mod tests {
             "evicted_keys:0\nevicted_keys:0",
         ] {
             let refused = look("run_id:r", "role:master", stats, Reply::Nil);
-            assert!(matches!(refused, Err(Cause::NoInfo)), "{stats}");
+            let text = refused.unwrap_err().to_string();
+            assert!(
+                text.starts_with("the restart guard needs evicted_keys in INFO stats, which"),
+                "{stats}: {text}"
+            );
         }
         assert_eq!(of("run_id:r", "", Reply::Nil).unwrap(), "r -");
         assert_eq!(of("", "master_replid:h", Reply::Nil).unwrap(), "- h");

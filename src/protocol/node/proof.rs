@@ -13,6 +13,7 @@ use crate::errors::cause::Cause;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::look;
 use crate::protocol::node::witness::{self, Evidence, Witness, changed, has_evicted};
 
 /// The fact that one reply shows.
@@ -137,9 +138,10 @@ impl<P> Proofs<P> {
 
 /// The cause if the server refuses the command for `part`, or cannot show it now.
 pub(crate) fn refused(text: &str, part: Part) -> Cause {
-    match witness::refused(text) {
-        Cause::NoWitness(_) if part != Part::Witness => Cause::NoInfo,
-        cause => cause,
+    match (witness::refused(text), part) {
+        (Cause::NoWitness(_), Part::Master) => Cause::NoInfo(look::REPLICATION),
+        (Cause::NoWitness(_), Part::Evictions) => Cause::NoInfo(look::STATS),
+        (cause, _) => cause,
     }
 }
 

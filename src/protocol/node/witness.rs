@@ -61,8 +61,8 @@ impl Identity {
         same && !is_replica(replication)
     }
 
-    /// Whether a server that returned this INFO stats has evicted nothing since. The number also changes with CONFIG
-    /// RESETSTAT, which hides evictions.
+    /// Whether a server that returned this INFO stats has evicted nothing since. CONFIG RESETSTAT sets the number to
+    /// zero: that counts as a change, but after it nothing shows what was evicted before.
     pub(crate) fn keeps_keys(&self, stats: &[u8]) -> bool {
         let info = str::from_utf8(stats).unwrap_or_default();
         evicted(info) == Some(self.evicted) || mutant(Mutant::IgnoreEvictions)

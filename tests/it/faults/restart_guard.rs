@@ -290,8 +290,14 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
     redlock.acquire("a", MAX_TTL).unwrap().release().unwrap();
 }
 
-/// A server in front of which INFO says another uptime. It is a sentinel, too, which names itself.
+/// A server in front of which INFO reports another uptime.
 fn with_uptime(server: &Server, uptime: &'static str) -> Fake {
+    with_info(server, vec![("uptime_in_seconds:", uptime)])
+}
+
+/// A server in front of which INFO has other lines in place of those that begin so. It is a sentinel, too, which names
+/// itself.
+fn with_info(server: &Server, others: Vec<(&'static str, &'static str)>) -> Fake {
     let (socket, port) = (server.socket(), Arc::new(OnceLock::new()));
     let own = port.clone();
     let fake = Fake::new(move |words| {
@@ -300,12 +306,17 @@ fn with_uptime(server: &Server, uptime: &'static str) -> Fake {
             return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into();
         }
         let reply = relayed(&socket, words);
-        let text = String::from_utf8_lossy(&reply);
-        let Some((before, after)) = text.split_once("uptime_in_seconds:") else {
+        if words[0] != b"INFO" {
             return reply;
+        }
+        let text = String::from_utf8_lossy(&reply);
+        let (_, info) = text.split_once("\r\n").unwrap();
+        let line = |line: &str| {
+            let other = others.iter().find(|(start, _)| line.starts_with(start));
+            other.map_or(line, |(_, other)| other).to_owned()
         };
-        let [before, after] = [before, after].map(|text| text.split_once("\r\n").unwrap().1);
-        let info = format!("{before}{uptime}\r\n{}", after.trim_end());
+        let lines: Vec<String> = info.trim_end().split("\r\n").map(line).collect();
+        let info = lines.join("\r\n");
         format!("${}\r\n{info}\r\n", info.len()).into()
     });
     port.set(fake.port()).unwrap();
@@ -375,6 +386,42 @@ fn by_default_a_server_without_an_uptime_gives_no_unguarded_votes() {
         let wait = unavailable(redlock.acquire_within(uptime, MAX_TTL, S)).retry_after();
         assert!(wait.unwrap() > 30 * S, "{uptime}: {wait:?}");
     });
+}
+
+/// Nothing shows whether such a server was restarted, so no time is long enough to wait for. Its votes count, as they do
+/// where the guard lacks anything else.
+#[test]
+fn by_default_a_server_that_reports_neither_uptime_nor_evictions_votes_at_each_connection() {
+    let server = Server::start();
+    let lines = vec![
+        ("uptime_in_seconds:", "uptime:9000"),
+        ("evicted_keys:", "evicted:0"),
+    ];
+    let fake = with_info(&server, lines);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", fake.port());
+    for _ in 0..2 {
+        let redlock = client(std::slice::from_ref(&url), options());
+        redlock
+            .try_acquire("a", MAX_TTL)
+            .unwrap()
+            .unwrap()
+            .release()
+            .unwrap();
+    }
+    // Where the program asks for the guard, the error names what is missing.
+    let text = unavailable(client(&[url], guarded()).try_acquire("a", MAX_TTL)).to_string();
+    assert!(text.contains("needs evicted_keys in INFO stats"), "{text}");
+    assert!(!text.contains("uptime"), "{text}");
+}
+
+/// One that reports its uptime is guarded by that.
+#[test]
+fn by_default_a_server_that_reports_no_evictions_sits_out_by_its_uptime() {
+    let server = Server::start();
+    let fake = with_info(&server, vec![("evicted_keys:", "evicted:0")]);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", fake.port());
+    let failed = client(&[url], options()).try_acquire("a", MAX_TTL);
+    assert!(unavailable(failed).retry_after().is_some());
 }
 
 fn for_each_at_once(uptimes: &[&'static str], run: impl Fn(&'static str) + Sync) {
