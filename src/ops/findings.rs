@@ -772,9 +772,16 @@ impl<'a> Findings<'a> {
             );
             self.add(Severity::Warning, node, "clients", text);
         } else if rejected > 0 {
+            // With the count, the command takes those by which the guard notices what was deleted.
+            let unless = match self.is_guarded(node) {
+                true => {
+                    " (but not within max_ttl and 5 s of a FLUSHALL or an eviction, which it would hide)"
+                }
+                false => "",
+            };
             let text = format!(
                 "it has turned away {rejected} connections since it was started: raise maxclients, in \
-                 redis.conf too, then CONFIG RESETSTAT"
+                 redis.conf too, then CONFIG RESETSTAT{unless}"
             );
             self.add(Severity::Warning, node, "clients", text);
         }
