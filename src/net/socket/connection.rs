@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
-use crate::net::socket::peer::Peer;
+use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, Plain};
 use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::Tls;
@@ -40,8 +40,8 @@ impl Connection {
     }
 
     /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. If a name has
-    /// several addresses, the next one is tried if one fails, and each has its share of the time that is left. Only a
-    /// server that refuses locks decides: the next one may be a former master.
+    /// several addresses, the next one is tried if one fails, and they share the time ([`Sharing`]). Only a server that
+    /// refuses locks decides: the next one may be a former master.
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
@@ -66,12 +66,19 @@ impl Connection {
             return open(address, purpose, (until, timeout));
         }
         let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
+        let sharing = info.sharing(addresses.len());
         let tries = addresses.into_iter().map(|address| (address, purpose));
         let (mut tries, mut failed) = (tries.collect::<VecDeque<_>>(), Vec::new());
+        if let Sharing::From(first) = sharing {
+            tries.rotate_left(first);
+        }
         while let Some((address, purpose)) = tries.pop_front() {
             let now = clock::instant();
-            let left = u32::try_from(tries.len() + 1).unwrap_or(u32::MAX);
-            let share = until.saturating_duration_since(now) / left;
+            let share = sharing.of(until.saturating_duration_since(now), tries.len());
+            if share.is_zero() {
+                failed.extend(address.map(|address| (address, Cause::NotAsked)));
+                continue;
+            }
             match open(&address, purpose, (now + share, share)) {
                 Ok(done) => return Ok(done),
                 // Tried again after all others, if none of them is a master.
@@ -83,6 +90,7 @@ impl Connection {
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
+        info.failed();
         Err(Cause::of_addresses(failed))
     }
 

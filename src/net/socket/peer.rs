@@ -1,6 +1,8 @@
 //! A node, and how it is reached.
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
@@ -17,6 +19,36 @@ pub(crate) struct Peer {
     info: ConnectionInfo,
     tls: Option<Result<Access, Cause>>,
     credentials: Option<AskCredentials>,
+    /// The number of tries at the addresses of the node's name that have led nowhere.
+    failures: Arc<AtomicUsize>,
+}
+
+/// How the addresses of a name share the time of one try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Each has an equal share, so that none that is silent takes the time of another.
+    Equal,
+    /// They are tried from this one on, and each has all the time that is left: a server that needs more than an equal
+    /// share is found in its turn.
+    From(usize),
+}
+
+impl Sharing {
+    /// Decides by the number of tries that have led nowhere.
+    fn after(failures: usize, addresses: usize) -> Sharing {
+        match failures.checked_sub(1) {
+            None => Sharing::Equal,
+            Some(turns) => Sharing::From(turns % addresses.max(1)),
+        }
+    }
+
+    /// The share of the next address, if so many others follow it.
+    pub(crate) fn of(self, left: Duration, others: usize) -> Duration {
+        match self {
+            Sharing::Equal => left / u32::try_from(others + 1).unwrap_or(u32::MAX),
+            Sharing::From(_) => left,
+        }
+    }
 }
 
 impl Peer {
@@ -30,6 +62,7 @@ impl Peer {
             info,
             tls,
             credentials,
+            failures: Arc::default(),
         }
     }
 
@@ -39,6 +72,7 @@ impl Peer {
             info,
             tls: Some(Ok(access)),
             credentials: None,
+            failures: Arc::default(),
         }
     }
 
@@ -69,6 +103,16 @@ impl Peer {
         Ok(Some(given))
     }
 
+    /// How this number of addresses share the time of the next try.
+    pub(crate) fn sharing(&self, addresses: usize) -> Sharing {
+        Sharing::after(self.failures.load(Ordering::Relaxed), addresses)
+    }
+
+    /// Notes that a try at all addresses has led nowhere.
+    pub(crate) fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Why the server refuses a connection that is being set up. A closure may give other credentials next
     /// time.
     pub(crate) fn refused(&self, text: &str) -> Cause {
@@ -85,5 +129,27 @@ impl Deref for Peer {
 
     fn deref(&self) -> &ConnectionInfo {
         &self.info
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_has_all_the_time_in_its_turn_once_equal_shares_have_led_nowhere() {
+        let (left, all) = (Duration::from_secs(6), 3);
+        let equal = Sharing::after(0, all);
+        let shares = [2, 1, 0].map(|others| equal.of(left, others));
+        assert_eq!(shares, [left / 3, left / 2, left]);
+        let first = |failures| match Sharing::after(failures, all) {
+            Sharing::Equal => None,
+            turn @ Sharing::From(first) => {
+                assert_eq!(turn.of(left, 2), left);
+                Some(first)
+            }
+        };
+        let turns = [0, 1, 2, 3, 4].map(first);
+        assert_eq!(turns, [None, Some(0), Some(1), Some(2), Some(0)]);
     }
 }

@@ -56,6 +56,8 @@ fn with_a_name(name: &str, test: impl FnOnce()) {
 enum At {
     /// Whatever listens at this port.
     Server(u16),
+    /// The same, whose first answer to each connection takes `LATE`.
+    Late(u16),
     /// No server.
     Nothing,
     /// It accepts connections, and says nothing.
@@ -76,7 +78,8 @@ fn url(both: [At; 2]) -> String {
             let mut kept = Vec::new();
             for mut stream in listener.incoming().flatten() {
                 match what {
-                    At::Server(port) => forward(stream, TcpStream::connect(("127.0.0.1", port))),
+                    At::Server(port) => forward(stream, port, Duration::ZERO),
+                    At::Late(port) => forward(stream, port, LATE),
                     At::Text(text) => drop(stream.write_all(text.as_bytes())),
                     At::Silence | At::Nothing => kept.push(stream),
                 }
@@ -89,16 +92,25 @@ fn url(both: [At; 2]) -> String {
     url
 }
 
-fn forward(client: TcpStream, server: std::io::Result<TcpStream>) {
-    let Ok(server) = server else {
+/// `late`: how long the server's first answer takes.
+fn forward(client: TcpStream, server: u16, late: Duration) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
         return;
     };
     let ways = [
-        (client.try_clone().unwrap(), server.try_clone().unwrap()),
-        (server, client),
+        (
+            client.try_clone().unwrap(),
+            server.try_clone().unwrap(),
+            Duration::ZERO,
+        ),
+        (server, client, late),
     ];
-    for (mut from, mut to) in ways {
+    for (mut from, mut to, late) in ways {
         std::thread::spawn(move || {
+            let mut first = [0];
+            if from.peek(&mut first).is_ok() {
+                std::thread::sleep(late);
+            }
             let _ = std::io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Both);
         });
@@ -117,6 +129,8 @@ fn client(url: &str) -> Redlock {
 const S: Duration = Duration::from_secs(1);
 /// Half of it is the share of an address where no server answers.
 const CONNECT: Duration = Duration::from_secs(4);
+/// More than that.
+const LATE: Duration = Duration::from_millis(2400);
 
 fn replica_of(master: &Server) -> Server {
     let replica = Server::plain();
@@ -271,4 +285,33 @@ fn a_server_behind_two_names_counts_once() {
         let refused = redlock.connect();
         assert!(refused.is_err_and(|error| error.to_string().contains("one server")));
     });
+}
+
+/// It needs more than its share of the time, but not more than the time.
+#[test]
+fn a_master_that_answers_late_is_found_whatever_is_at_the_other_address() {
+    with_a_name(
+        "a_master_that_answers_late_is_found_whatever_is_at_the_other_address",
+        || {
+            let master = Server::plain();
+            let replica = replica_of(&master);
+            let late = At::Late(master.port());
+            std::thread::scope(|scope| {
+                for both in [
+                    [late, At::Nothing],
+                    [late, At::Silence],
+                    [At::Silence, late],
+                    [At::Late(replica.port()), late],
+                ] {
+                    scope.spawn(move || {
+                        let name = format!("{both:?}");
+                        let lock = client(&url(both)).acquire_within(&name, TTL, 30 * S);
+                        lock.unwrap_or_else(|error| panic!("{both:?}: {error}"))
+                            .release()
+                            .unwrap();
+                    });
+                }
+            });
+        },
+    );
 }
