@@ -185,9 +185,16 @@ mod tests {
         Secret(Some(password.into()))
     }
 
+    /// Asserts how each text is shown, by the password in front of it.
+    fn are_shown(texts: &[(&str, &str, &str)]) {
+        for (password, text, shown) in texts {
+            assert_eq!(secret(password).cut(text), *shown, "{password}: {text}");
+        }
+    }
+
     #[test]
     fn a_text_ends_where_it_repeats_the_password() {
-        for (password, text, shown) in [
+        are_shown(&[
             (
                 "hunter2",
                 "ERR bad line: AUTH u hunter2",
@@ -225,9 +232,7 @@ mod tests {
             ("hunter2", "ERR they hunt", "ERR they ***"),
             ("hunter2", "ERR hunt for it", "ERR hunt for it"),
             ("hunter2", "ERR how", "ERR how"),
-        ] {
-            assert_eq!(secret(password).cut(text), shown, "{text}");
-        }
+        ]);
         assert_eq!(Secret::default().cut("ERR hunter2"), "ERR hunter2");
     }
 
@@ -270,16 +275,14 @@ mod tests {
     /// A gap within a word would reveal the password.
     #[test]
     fn a_short_password_is_one_where_it_stands_alone() {
-        for (password, text, shown) in [
+        are_shown(&[
             ("a", "ERR bad line: AUTH u a", "ERR bad line: AUTH u ***"),
             ("a", "ERR bad line: 'a' and a", "ERR bad line: '***"),
             ("a", "ERR a bad day", "ERR ***"),
             ("x1", "ERR 'AUTH' 'x1'", "ERR 'AUTH' '***"),
             ("x1", "ERR x12 x", "ERR x12 ***"),
             ("1", "ERR 12 at 21", "ERR 12 at 21"),
-        ] {
-            assert_eq!(secret(password).cut(text), shown, "{text}");
-        }
+        ]);
     }
 
     /// Redis' own words reveal nothing of the password, and errors are distinguished by them.

@@ -53,6 +53,7 @@ mod tests {
 
     use super::*;
     use crate::settings::into_node::IntoNode;
+    use crate::settings::wrong_forms;
 
     fn parsed(url: &str) -> NodeAddress {
         parse(url).unwrap().unwrap()
@@ -165,45 +166,25 @@ mod tests {
         let number = "the number of a database: write redis+cluster://host:6379/0";
         let comma = "a comma without a host: write redis+cluster://host:6379,host:6379";
         let port = "not a number up to 65535";
-        let many = vec!["h"; 65].join(",");
-        let long = "h".repeat(70 * 1024);
-        for (url, expected) in [
+        let forms = [
             (
                 "redis+cluster://",
                 "it has no host: write redis+cluster://host:6379",
             ),
             ("valkey-cluster:///0", "write valkey-cluster://host:6379"),
-            ("redis+cluster://u:hunter2@", "it has no host"),
             ("redis+cluster://?node=h", "it has no host"),
             ("redis+cluster://h/x", number),
             ("redis+cluster://h/-1", number),
             ("redis+cluster://h/0/1", number),
             ("redis+cluster://u:1/hunter2", number),
-            ("redis+cluster://h,,h2", comma),
-            ("redis+cluster://h,", comma),
-            ("redis+cluster://,h", comma),
             ("redis+cluster://h,:6379", comma),
-            ("redis+cluster://h:99999", port),
-            ("redis+cluster://h:0", port),
             ("redis+cluster://h?node=h2:x", port),
-            ("redis+cluster://u:hunter2", port),
             ("redis+cluster://u:hunter2/0", port),
-            ("redis+cluster://[::1", port),
             (
                 "redis+cluster://::1",
                 "brackets: write redis+cluster://[address]:6379",
             ),
-            ("redis+cluster://h1 h2", "a semicolon or a space"),
             ("redis+cluster://h?node=h2,h3", "a semicolon or a space"),
-            ("redis+cluster://h=hunter2", "no host's name has"),
-            (
-                "redis+cluster://h1,redis+cluster://h2",
-                "give each node as an item of its own",
-            ),
-            (
-                "redis+cluster://u:hunter2@h1,redis://u:hunter2@h2",
-                "give each node as an item of its own",
-            ),
             (
                 "redis+cluster://u:hunter2@h1,u:hunter2@h2",
                 "write redis+cluster://user:password@host,host",
@@ -223,26 +204,13 @@ mod tests {
                 "redis+cluster://h?role=x",
                 "parameter role is not known: node=",
             ),
-            ("redis+cluster://u:hun@ter2@h", "%40 for @"),
-            ("redis+cluster://u:hun/ter2@h", "%2F for /"),
             ("redis+cluster://u:hun?ter2@h", "%3F for ?"),
-            ("redis+cluster://u:hun#ter2@h", "%23 for #"),
-            ("redis+cluster://u:hunter2%@h", "%25 for %"),
             ("redis+cluster://h#hunter2", "%23 for #"),
             ("redis+cluster://MANY", "65 hosts: at most 64"),
             ("redis+cluster://h?node=MANY", "a semicolon or a space"),
-            ("redis+cluster://LONG", "bytes long: at most 16384"),
-            ("redis+cluster://u:LONG@h", "bytes long: at most 16384"),
-        ] {
-            let url = url.replace("MANY", &many).replace("LONG", &long);
-            let text = wrong(&url);
-            let start: String = url.chars().take(80).collect();
-            assert!(text.contains(expected), "{start}: {text}");
-            assert!(text.len() < 300, "{text}");
-            for secret in ["hun", "ter2", "hhh"] {
-                assert!(!text.contains(secret), "{start}: {text}");
-            }
-        }
+        ];
+        wrong_forms::are_named(wrong, &forms);
+        wrong_forms::of_several_hosts(wrong, "redis+cluster", "");
         let nodes = vec!["node=h"; 64].join("&");
         assert!(wrong(&format!("redis+cluster://h?{nodes}")).contains("65 hosts"));
         let most = vec!["h"; 64].join(",");

@@ -500,6 +500,21 @@ pub fn connected(servers: &[Server]) -> Redlock {
     redlock
 }
 
+/// A relay in front of each server, and a client of the relays.
+pub fn behind_relays(servers: &[Server]) -> (Vec<relay::Relay>, Redlock) {
+    let relay = |server: &Server| relay::Relay::to(server.port());
+    let relays: Vec<_> = servers.iter().map(relay).collect();
+    let redlock = Redlock::new(relays.iter().map(relay::Relay::url)).unwrap();
+    (relays, redlock.with_options(options()).unwrap())
+}
+
+/// Waits until the key is on all servers: a call returns when a majority has it.
+pub fn wait_everywhere(servers: &[Server], key: &str) {
+    eventually(&format!("{key} is everywhere"), || {
+        servers.iter().all(|server| server.exists(key))
+    });
+}
+
 /// Waits until all are used. A connection that a server counts may still be in its handshake.
 pub fn all_vote(redlock: &Redlock, servers: &[Server]) {
     eventually("all nodes are connected", || {

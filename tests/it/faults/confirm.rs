@@ -32,9 +32,7 @@ fn strike(server: &Server, fault: Fault) {
 /// It is not known that the connections are closed: something was received on them a moment ago.
 fn hold_and_strike(redlock: &Redlock, servers: &[Server], fault: Fault) {
     let mut lock = redlock.acquire("held", HOUR).unwrap();
-    eventually("it is on all nodes", || {
-        servers.iter().all(|server| server.exists("held"))
-    });
+    wait_everywhere(servers, "held");
     // Of each node, since it is written to.
     eventually("it is extended", || lock.extend(HOUR).is_ok());
     std::thread::scope(|scope| {
@@ -93,9 +91,7 @@ fn a_lock_dropped_just_when_servers_are_restarted_is_gone_soon() {
         assert!(servers.iter().all(|server| server.exists("held")));
         // This one is to be there still.
         redlock.acquire("leaked", HOUR).unwrap().leak();
-        eventually("it is everywhere", || {
-            servers.iter().all(|server| server.exists("leaked"))
-        });
+        wait_everywhere(&servers, "leaked");
         // They do not read the release any more.
         servers.iter().for_each(Server::stop);
         drop(lock);
@@ -109,17 +105,10 @@ fn a_lock_dropped_just_when_servers_are_restarted_is_gone_soon() {
 #[test]
 fn a_lock_dropped_over_connections_that_lead_nowhere_is_gone_soon() {
     let servers = Server::several(3);
-    let relays: Vec<_> = servers
-        .iter()
-        .map(|server| Relay::to(server.port()))
-        .collect();
-    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
-    let redlock = redlock.with_options(options()).unwrap();
+    let (relays, redlock) = behind_relays(&servers);
     redlock.connect().unwrap();
     let lock = redlock.acquire("held", HOUR).unwrap();
-    eventually("it is everywhere", || {
-        servers.iter().all(|server| server.exists("held"))
-    });
+    wait_everywhere(&servers, "held");
     relays.iter().for_each(Relay::forget);
     drop(lock);
     eventually("it is gone", || is_gone(&servers));

@@ -5,7 +5,6 @@ use crate::support;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Lock, Redlock};
-use support::relay::Relay;
 use support::*;
 
 const TWO_SECONDS: Duration = ms(2000);
@@ -171,12 +170,7 @@ fn a_minority_that_is_away_changes_nothing_and_a_majority_is_reported() {
 #[test]
 fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
     let servers = Server::several(3);
-    let relays: Vec<_> = servers
-        .iter()
-        .map(|server| Relay::to(server.port()))
-        .collect();
-    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
-    let redlock = redlock.with_options(options()).unwrap();
+    let (relays, redlock) = behind_relays(&servers);
     all_vote(&redlock, &servers);
     let hour = Duration::from_secs(3600);
     let lock = redlock.acquire("a", hour).unwrap();
@@ -185,11 +179,9 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
         two.acquire(hour)
     }]
     .map(Result::unwrap);
-    eventually("they are everywhere", || {
-        ["a", "b", "pool"]
-            .iter()
-            .all(|name| servers.iter().all(|server| server.exists(name)))
-    });
+    for name in ["a", "b", "pool"] {
+        wait_everywhere(&servers, name);
+    }
     relays[2].refuse();
     assert!(redlock.connect().unwrap().is_some());
     lock.leak_for(ms(20_000)).unwrap();
@@ -213,12 +205,7 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
 #[test]
 fn nodes_that_are_away_in_turn_keep_nobody_out() {
     let servers = Server::several(3);
-    let relays: Vec<_> = servers
-        .iter()
-        .map(|server| Relay::to(server.port()))
-        .collect();
-    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
-    let redlock = redlock.with_options(options()).unwrap();
+    let (relays, redlock) = behind_relays(&servers);
     all_vote(&redlock, &servers);
     for away in [2, 1] {
         let lock = redlock.acquire_within("job", TTL, TTL).unwrap();
