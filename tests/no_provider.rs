@@ -3,7 +3,7 @@
 use redlock_sync::{Error, Redlock};
 
 #[test]
-fn a_missing_crypto_provider_is_an_error_that_says_so() {
+fn a_missing_crypto_provider_is_named_in_the_error() {
     let text = match Redlock::new(["rediss://:hunter2@localhost"]) {
         Err(Error::Config(error)) => error.to_string(),
         other => panic!("expected Config, got {other:?}"),

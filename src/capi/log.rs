@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_not_used_any_more() {
+    fn what_was_replaced_is_no_longer_used() {
         let _alone = lock(&ALONE);
         let (logger, over) = (logger(), AtomicBool::new(false));
         let users: Vec<User> = (0..100).map(|_| User::default()).collect();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_that_of_whoever_came_last() {
+    fn the_level_is_the_one_that_was_set_last() {
         let _alone = lock(&ALONE);
         let logger = logger();
         logger.set(None, null_mut(), LevelFilter::Info);

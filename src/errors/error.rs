@@ -338,7 +338,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_votes_stand_before_the_causes() {
+    fn the_votes_are_written_before_the_causes() {
         let error = |node: usize| NodeError {
             node,
             address: format!("10.0.0.{node}:6379").into(),

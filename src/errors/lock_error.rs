@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_named_with_what_is_known_of_its_time() {
+    fn the_lock_is_named_with_the_time_that_was_reported() {
         let name: Arc<[u8]> = Arc::from(&b"shop:a\n"[..]);
         let s = Duration::from_secs;
         for (error, text) in [

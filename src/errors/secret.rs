@@ -274,7 +274,7 @@ mod tests {
 
     /// A gap within a word would reveal the password.
     #[test]
-    fn a_short_password_is_one_where_it_stands_alone() {
+    fn a_short_password_is_recognized_only_as_a_whole_word() {
         are_shown(&[
             ("a", "ERR bad line: AUTH u a", "ERR bad line: AUTH u ***"),
             ("a", "ERR bad line: 'a' and a", "ERR bad line: '***"),
@@ -287,7 +287,7 @@ mod tests {
 
     /// Redis' own words reveal nothing of the password, and errors are distinguished by them.
     #[test]
-    fn what_redis_says_to_every_client_is_shown_whatever_the_password() {
+    fn the_usual_texts_of_redis_are_shown_whatever_the_password() {
         for text in all_own_words() {
             for password in text.split_whitespace().chain(["a", "e", text]) {
                 assert_eq!(secret(password).cut(text), text, "{password}");

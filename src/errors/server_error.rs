@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
+    fn what_a_server_cannot_do_now_is_distinguished_from_what_it_never_will() {
         for text in [
             "READONLY You can't write against a read only replica. script: 0f, on @user_script:1.",
             "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_told_from_a_server_that_is_not_ready() {
+    fn a_replica_is_distinguished_from_a_server_that_is_not_ready() {
         for (text, is_demoted) in [
             (
                 "READONLY You can't write against a read only replica.",
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_refused_is_told_from_a_command() {
+    fn a_refused_name_is_distinguished_from_a_refused_command() {
         for (text, expected) in [
             ("NOPERM No permissions to access a key", true),
             (
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_final_or_may_pass_says_what_to_do() {
+    fn errors_that_are_final_or_may_pass_have_advice() {
         for (name, meaning) in CODES.iter().chain(&ERRORS) {
             let is_known = meaning.is_final() || meaning.is_not_now();
             assert!(!is_known || meaning.advice().is_some(), "{name}");

@@ -1196,7 +1196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_node_permits_says_nothing_of_other_names() {
+    fn a_name_that_no_node_permits_does_not_affect_other_names() {
         let mut nodes = good(3);
         for node in &mut nodes {
             said(node).probe = no_key();
@@ -1309,7 +1309,7 @@ mod tests {
     }
 
     #[test]
-    fn public_addresses_are_told_from_others() {
+    fn public_addresses_are_distinguished_from_others() {
         for (ip, public) in [
             ("10.1.2.3", false),
             ("172.16.0.1", false),

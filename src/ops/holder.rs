@@ -111,7 +111,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_says_what_it_has() {
+    fn a_holder_is_shown_with_its_role() {
         for (role, text) in [
             (ValueRole::Lock, "07070707"),
             (ValueRole::Reader, "07070707 reading"),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_and_a_ttl_say_the_same_as_the_script() {
+    fn a_value_and_a_ttl_lead_to_the_same_state_as_the_script() {
         let seen = |value: Reply, left: i64| seen_natively([value, Reply::Int(left)]);
         let value = |rest: &[u8]| Reply::Bulk([&[7; TOKEN], rest].concat());
         let Ok(NodeState::Held { holder, remaining }) = seen(value(b"\0redlock:web-3"), 5000)

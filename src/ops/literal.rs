@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_reaches_no_terminal_as_a_command() {
+    fn no_text_of_a_server_reaches_a_terminal_as_a_command() {
         let text = "ERR \u{1b}]0;x\u{7}\u{9b}2J\r\n\u{202e}\\x1b 'é'";
         let shown = r"ERR \x1b]0;x\x07\xc2\x9b2J\x0d\x0a\xe2\x80\xae\x1b 'é'";
         assert_eq!(printable(text), shown);

@@ -222,7 +222,7 @@ mod tests {
 
     /// If nodes did not answer, all answers that they could have given decide whether the state is certain.
     #[test]
-    fn what_is_said_is_certain_whatever_the_nodes_hold_that_did_not_answer() {
+    fn a_reported_state_is_certain_whatever_the_nodes_hold_that_did_not_answer() {
         let answers = [held(1, None), held(2, None), NodeState::Free, foreign(None)];
         let kinds = [&answers[..], &[failed()]].concat();
         for count in 1..=5 {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_cluster_is_known_in_another_order() {
+    fn the_same_cluster_is_recognized_in_another_order() {
         let same = |one: &str, two: &str| parsed(one).is_same(&parsed(two));
         let one = "redis+cluster://h,h2:2";
         for two in [

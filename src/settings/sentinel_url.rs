@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_and_the_sentinels_have_users_of_their_own() {
+    fn the_servers_and_the_sentinels_have_separate_users() {
         let login = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_set_is_known_in_another_order() {
+    fn the_same_set_is_recognized_in_another_order() {
         let same = |one: &str, two: &str| parsed(one).is_same(&parsed(two));
         let one = "redis+sentinel://h,h2:2/m";
         assert!(same(one, "redis-sentinel://u:p@h2:2,h:26379/m"));

@@ -295,7 +295,7 @@ mod tests {
     use crate::settings::into_node::IntoNode;
 
     #[test]
-    fn no_password_is_shown_wherever_it_stands() {
+    fn no_password_is_shown_wherever_it_is_written() {
         let passwords = [
             "hunter2",
             "hun@ter2",

@@ -110,7 +110,7 @@ fn a_lock_is_released_by_hand_at_a_master_that_was_just_promoted() {
 }
 
 #[test]
-fn a_node_of_a_cluster_behind_a_plain_url_is_shown_what_to_write() {
+fn the_error_at_a_plain_url_of_a_cluster_shows_the_right_flag() {
     let cluster = Cluster::masters(2);
     let name = cluster.name(1);
     let url = cluster.nodes[0].url();

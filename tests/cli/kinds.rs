@@ -186,7 +186,7 @@ fn several_names_are_locked_together_or_not_at_all() {
 }
 
 #[test]
-fn a_name_of_another_kind_is_a_usage_error_at_once_that_says_which() {
+fn a_name_of_another_kind_is_a_usage_error_at_once_that_names_the_kind() {
     let fleet = Fleet::new(3);
     let refused = |flags: &[&str], name: &str, kind: &str| {
         let arguments = [&["run"], flags, &[name, "true"]].concat();

@@ -93,7 +93,7 @@ const COMMANDS: [&str; 6] = [
 const LONG: &str = "60000";
 
 #[test]
-fn inspect_says_who_has_a_lock_to_people_and_to_programs() {
+fn inspect_shows_the_holder_to_people_and_to_programs() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let lock = held_on_all(&redlock, &servers, "a");
@@ -175,7 +175,7 @@ fn inspect_says_who_has_a_lock_to_people_and_to_programs() {
 }
 
 #[test]
-fn inspect_tells_what_is_in_the_way_and_of_what_it_cannot_know() {
+fn inspect_reports_what_blocks_a_lock_and_what_it_cannot_see() {
     let mut servers = Server::several(3);
     let state = |servers: &[Server], name: &str| {
         let (code, seen) = json_of(servers, &["inspect", "--json", name]);
@@ -547,7 +547,7 @@ fn a_set_is_locked_shown_and_examined() {
 }
 
 #[test]
-fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
+fn doctor_takes_the_longest_ttl_from_the_restart_guard() {
     let servers = Server::several(1);
     let doctor = |more: &[&str]| {
         let (code, report) = json_of(&servers, &[&["doctor", "--json"], more].concat());
@@ -573,7 +573,7 @@ fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
 
 /// The user of the README may use names with one prefix only.
 #[test]
-fn doctor_says_that_nothing_was_checked_where_no_lock_could_be_tried() {
+fn doctor_reports_that_nothing_was_checked_where_no_lock_could_be_tried() {
     let servers = good(3);
     let user = "ACL SETUSER few on >secret resetkeys ~shop:* resetchannels -@all \
         +set +get +del +pttl +pexpire +eval +time +info +config|get";

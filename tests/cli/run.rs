@@ -707,7 +707,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
 }
 
 #[test]
-fn who_looks_sees_the_host_and_the_process_that_have_a_lock() {
+fn inspect_shows_the_host_and_the_process_that_have_a_lock() {
     let fleet = Fleet::new(3);
     let mut command = fleet.command(&["run", "x", REDLOCK, "inspect", "x"]);
     let wrapper = start(command.stdout(Stdio::piped()));
@@ -739,7 +739,7 @@ fn the_nodes_are_read_from_pipes_as_from_files() {
 }
 
 #[test]
-fn each_v_says_more() {
+fn each_v_prints_more() {
     let fleet = Fleet::new(1);
     let said = |v: &str| fleet.output(&["run", v, "x", "true"]).2;
     let (info, debug, trace) = (said("-v"), said("-vv"), said("-vvv"));
@@ -1040,7 +1040,7 @@ fn a_stopped_wrappers_command_is_killed_before_the_lock_ends() {
 }
 
 #[test]
-fn a_wrapper_that_stands_still_for_less_than_the_lease_goes_on() {
+fn a_wrapper_that_is_stopped_for_less_than_the_lease_goes_on() {
     let fleet = Fleet::new(3);
     let script = "echo $$; sleep 5; exit 4";
     let mut job = fleet.start(&["run", "--ttl", "8s", "x", "sh", "-c", script]);
@@ -1251,7 +1251,7 @@ fn uptime() -> Duration {
 
 /// Stopped alone while the lock is renewed so often that no message more has room: it does not act on an old one.
 #[test]
-fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
+fn a_guard_that_goes_on_after_a_long_pause_uses_the_current_time_limit() {
     let mut command = start(program("sleep", "").arg("1000").process_group(0));
     let (mut wrapper, mut guard) = guard_of(command.pid());
     let pid = guard.pid();
@@ -1278,7 +1278,7 @@ fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
 
 /// The process that becomes COMMAND, and its guard, without a wrapper.
 #[test]
-fn the_command_begins_when_the_guard_knows_until_when_it_may() {
+fn the_command_begins_when_the_guard_has_its_time_limit() {
     use std::os::unix::process::CommandExt;
     let runs =
         |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
@@ -1350,7 +1350,7 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
 }
 
 #[test]
-fn who_is_stopped_and_let_go_on_while_it_starts_has_an_armed_guard() {
+fn a_process_stopped_and_continued_while_it_starts_has_an_armed_guard() {
     let fleet = Fleet::new(1);
     let timer_is_set = |guard: i32| {
         let files = std::fs::read_dir(format!("/proc/{guard}/fdinfo")).unwrap();
@@ -1601,7 +1601,7 @@ fn two_of_five_nodes_that_stop_right_after_the_start_change_nothing() {
 }
 
 #[test]
-fn an_outage_while_it_waits_is_said_and_waited_out() {
+fn an_outage_while_it_waits_is_reported_and_waited_out() {
     let mut fleet = Fleet::new(3);
     fleet.servers[0].kill();
     fleet.servers[1].kill();
@@ -1751,7 +1751,7 @@ fn other_signals_reach_the_command_too() {
 }
 
 #[test]
-fn who_asks_it_to_end_wakes_a_command_that_was_stopped_alone() {
+fn a_request_to_end_wakes_a_command_that_was_stopped_alone() {
     let fleet = Fleet::new(1);
     for number in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
         let script = "trap 'echo told; exit 4' TERM HUP; echo $$; while :; do sleep 0.1; done";
@@ -1930,9 +1930,9 @@ fn as_process_1_it_waits_for_orphans_and_ends() {
 }
 
 #[test]
-fn without_proc_it_says_so_before_it_locks() {
+fn without_proc_it_reports_that_before_it_locks() {
     let fleet = Fleet::new(1);
-    let test = "without_proc_it_says_so_before_it_locks";
+    let test = "without_proc_it_reports_that_before_it_locks";
     let Some(mut command) = unshare(test, &fleet, &["-m"]) else {
         return;
     };
@@ -2052,7 +2052,7 @@ fn no_right_to_kill(test: &str, fleet: &Fleet, arguments: &[&str]) -> Option<Com
 const OTHER_USER: [&str; 2] = ["setpriv", "--reuid=65534"];
 
 #[test]
-fn what_cannot_be_killed_keeps_the_lock_and_that_is_said() {
+fn what_cannot_be_killed_keeps_the_lock_and_that_is_reported() {
     let fleet = Fleet::new(1);
     let dir = TempDir::new();
     let waits = shell_waits("grep -q '^Uid:.65534' /proc/$!/status");
@@ -2062,7 +2062,7 @@ fn what_cannot_be_killed_keeps_the_lock_and_that_is_said() {
     itself.extend(OTHER_USER);
     itself.extend(["sleep", "1000"]);
     for (arguments, name) in [(&left_behind[..], "x"), (&itself, "y")] {
-        let test = "what_cannot_be_killed_keeps_the_lock_and_that_is_said";
+        let test = "what_cannot_be_killed_keeps_the_lock_and_that_is_reported";
         let Some(mut command) = no_right_to_kill(test, &fleet, arguments) else {
             return;
         };

@@ -323,7 +323,7 @@ fn in_the_background_it_runs_and_gets_the_terminal_when_it_is_brought_back() {
 }
 
 #[test]
-fn in_a_pipeline_the_terminal_stays_with_who_shows_the_result() {
+fn in_a_pipeline_the_terminal_stays_with_the_program_that_shows_the_result() {
     for shell in SHELLS {
         let mut terminal = Terminal::new(shell);
         let mate = sh("read a </dev/tty; echo \"mate <$a>\"; cat");

@@ -98,7 +98,7 @@ impl Fleet {
 }
 
 #[test]
-fn every_command_reaches_nodes_with_a_ca_a_certificate_and_a_name_of_their_own() {
+fn every_command_reaches_nodes_with_their_own_ca_certificate_and_name() {
     let fleet = Fleet::new();
     let tls = Tls::new()
         .root_certificates(&fleet.authority.certificate)

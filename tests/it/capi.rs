@@ -364,7 +364,7 @@ fn every_function_and_constant_of_the_header_is_used_by_the_c_program() {
 // ---- examples ---------------------------------------------------------------------------------
 
 #[test]
-fn the_examples_in_c_and_python_say_the_same() {
+fn the_examples_in_c_and_python_print_the_same() {
     let dir = TempDir::for_programs();
     let program = dir.path().join("batch_job");
     compile(
@@ -436,7 +436,7 @@ fn python_passes(program: &str, arguments: &[PathBuf], tls: &[PathBuf], left: &[
 }
 
 #[test]
-fn the_module_in_python_does_what_it_says() {
+fn the_module_in_python_does_what_its_documentation_promises() {
     let library = libraries().join("libredlock_sync.so");
     // The counter of its fencing tokens stays for a day.
     python_passes("tests/capi_example.py", &[library], &[], &["{größe}:fence"]);
@@ -470,7 +470,7 @@ fn python_s_cffi_reads_the_header_and_uses_the_library() {
 }
 
 #[test]
-fn the_program_for_cffi_reads_the_header_as_that_says() {
+fn the_program_for_cffi_reads_the_header_as_the_guide_shows() {
     let program = include_str!("../capi_cffi.py");
     let lines = HEADER
         .lines()
@@ -1027,7 +1027,7 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
 // ---- log messages -----------------------------------------------------------------------------
 
 #[test]
-fn a_rust_program_with_a_logger_of_its_own_keeps_it() {
+fn a_rust_program_keeps_its_own_logger() {
     struct Own;
     static TOLD: AtomicUsize = AtomicUsize::new(0);
     impl log::Log for Own {
@@ -1042,7 +1042,7 @@ fn a_rust_program_with_a_logger_of_its_own_keeps_it() {
         }
         fn flush(&self) {}
     }
-    let name = "a_rust_program_with_a_logger_of_its_own_keeps_it";
+    let name = "a_rust_program_keeps_its_own_logger";
     in_own_process(name, || {
         log::set_logger(&Own).unwrap();
         log::set_max_level(log::LevelFilter::Debug);

@@ -196,8 +196,8 @@ fn a_port_has_one_user_and_is_free_after_it() {
 }
 
 #[test]
-fn where_no_port_can_be_had_the_reason_is_told() {
-    in_own_process("where_no_port_can_be_had_the_reason_is_told", || {
+fn where_no_port_is_left_the_error_has_the_reason() {
+    in_own_process("where_no_port_is_left_the_error_has_the_reason", || {
         drop(free_port());
         let few = libc::rlimit {
             rlim_cur: open_files() as u64,

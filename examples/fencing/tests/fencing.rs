@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn fencing_has_the_store_refuse_who_comes_late() {
+fn fencing_makes_the_store_refuse_a_late_holder() {
     let output = Command::new(env!("CARGO_BIN_EXE_fencing"))
         .output()
         .unwrap();

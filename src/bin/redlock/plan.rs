@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn once_told_to_end_it_is_killed_renewed_or_not() {
+    fn after_a_request_to_end_it_is_killed_renewed_or_not() {
         let mut plan = running();
         let told = Act::Terminate(Why::RunsOut);
         assert_eq!(plan.look(lease(125 * S, 5 * S)), told);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_is_told_what_moved_and_before_the_lease_ends() {
+    fn the_guard_gets_each_new_time_before_the_lease_ends() {
         let mut plan = Plan::new(S);
         assert_eq!(plan.guard_until(lease(100 * S, 30 * S)), None);
         assert_eq!(plan.arm(lease(100 * S, 30 * S)), 130 * S - GUARD_MARGIN);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_tells_replicas_and_sentinels_from_all_others() {
+    fn hello_distinguishes_replicas_and_sentinels_from_all_others() {
         let hello = |fields: &[&str]| {
             let bulk = |field: &&str| Reply::Bulk(field.as_bytes().to_vec());
             let mut fields: Vec<_> = fields.iter().map(bulk).collect();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_too_old_where_it_is_known() {
+    fn a_version_that_is_reported_may_be_too_old() {
         let is_too_old =
             |version: &str| ServerInfo::of(&format!("redis_version:{version}\n")).is_too_old();
         for version in ["2.6.12", "2.8", "10.0.0", "7.2.0-rc1", ""] {

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_of_an_address_counts() {
+    fn what_was_recorded_of_an_address_counts() {
         let (zero, guard) = (crate::values::clock::instant(), Guard::new(5 * S, 3));
         let known = PreviousServer {
             run_id: Some("a".into()),

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_and_a_server_that_tells_nothing_of_itself_are_refused() {
+    fn a_replica_and_a_server_that_reports_no_identity_are_refused() {
         let look = |server: &str, replication: &str, stats: &str, value| {
             let info = [server, replication, stats].map(bulk);
             let replies = info.into_iter().chain([value, Reply::Int(-2)]);

@@ -228,7 +228,7 @@ fn seen(url: &str) -> String {
 
 /// Passwords in any place, with any characters.
 #[test]
-fn no_password_is_shown_wherever_it_stands() {
+fn no_password_is_shown_wherever_it_is_written() {
     let passwords = [
         "hunter2", "hun@ter2", "hun/ter2", "hun:ter2", "hun?ter2", "hun#ter2",
     ];

@@ -78,7 +78,7 @@ fn a_minority_that_is_down_is_named_and_the_lock_works() {
 }
 
 #[test]
-fn without_a_majority_it_fails_in_a_bounded_time_and_names_who_is_down() {
+fn without_a_majority_it_fails_in_a_bounded_time_and_names_the_nodes_that_are_down() {
     for frozen in [false, true] {
         let mut servers = Server::several(3);
         for server in &mut servers[..2] {
@@ -170,7 +170,7 @@ fn one_server_under_two_addresses_is_a_mistake() {
 }
 
 #[test]
-fn with_the_restart_guard_a_young_node_is_not_well_and_it_says_for_how_long() {
+fn with_the_restart_guard_a_young_node_is_not_well_and_the_error_shows_for_how_long() {
     let servers = Server::several(3);
     let guarded = options().restart_guard(Duration::from_secs(600));
     let redlock = Redlock::new(urls(&servers)).unwrap();

@@ -142,7 +142,7 @@ fn the_closure_learns_which_node_is_meant() {
 }
 
 #[test]
-fn credentials_that_come_too_late_are_of_no_use() {
+fn credentials_that_arrive_too_late_are_not_used() {
     let server = Server::start();
     set_password(&server, "right");
     let slow = options().connect_timeout(CONNECT_TIMEOUT).credentials(|_| {

@@ -176,7 +176,7 @@ fn of_contenders_that_wait_one_gets_it_at_once() {
 /// A holder is told from contenders by not getting a single vote; and no contender gets one while all nodes
 /// have the key.
 #[test]
-fn who_meets_a_holder_is_told_at_once() {
+fn an_attempt_that_meets_a_holder_is_denied_at_once() {
     const TIMEOUT: Duration = Duration::from_secs(10);
     let servers = Server::several(5);
     let patient = options().node_timeout(TIMEOUT);

@@ -216,9 +216,9 @@ fn the_master_is_found_whatever_is_at_the_other_address() {
 }
 
 #[test]
-fn where_no_address_leads_to_a_master_the_error_says_what_is_at_each() {
+fn where_no_address_leads_to_a_master_the_error_shows_what_is_at_each() {
     with_a_name(
-        "where_no_address_leads_to_a_master_the_error_says_what_is_at_each",
+        "where_no_address_leads_to_a_master_the_error_shows_what_is_at_each",
         || {
             let master = Server::plain();
             let (replica, sentinel) = (replica_of(&master), sentinel());

@@ -110,7 +110,7 @@ fn a_wrong_password_and_a_wrong_database_are_not_waited_for_over_tls() {
 
 /// Over connections of their own.
 #[test]
-fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
+fn the_holder_of_a_lock_and_the_fitness_of_nodes_are_seen_over_tls() {
     let nodes = three_tls_servers();
     let redlock = connected(nodes.each_ref().map(|(_, port)| *port), &nodes, options());
     let lock = take(&redlock, "a");
@@ -621,7 +621,7 @@ fn the_system_s_root_certificates_are_trusted() {
 }
 
 #[test]
-fn settings_that_are_of_no_use_are_refused_and_not_shown() {
+fn unusable_settings_are_refused_and_not_shown() {
     let authority = Authority::new();
     let (one, other) = (authority.signs(&[]), authority.signs(&[]));
     let bad = "-----BEGIN CERTIFICATE-----\nhunter2\n-----END CERTIFICATE-----\n";

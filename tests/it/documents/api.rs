@@ -199,7 +199,7 @@ fn one_node_or_several_are_given_in_any_form() {
 }
 
 #[test]
-fn every_error_can_be_told_from_the_others() {
+fn every_error_can_be_distinguished_from_the_others() {
     let name = |error: &Error| match error {
         Error::Config(_) => "config",
         Error::Busy(_) => "busy",

@@ -611,7 +611,7 @@ fn each_room_lists_its_files() {
 }
 
 #[test]
-fn the_guide_says_what_each_file_of_the_library_and_the_command_is_for() {
+fn the_guide_lists_each_file_of_the_library_and_the_command() {
     let guide = read("src/guide/contributing.md");
     let table = |from: &str, to: &str| -> String {
         let (_, rest) = guide.split_once(from).unwrap();

@@ -111,7 +111,7 @@ fn an_extension_prolongs_belief() {
 }
 
 #[test]
-fn the_last_look_knows_best() {
+fn the_last_look_counts() {
     assert_eq!(spans(&[take(10, 100), look(50, 60)]), [(10, 60)]);
 }
 
@@ -160,7 +160,7 @@ fn notes_are_counted_and_wrongs_kept() {
 }
 
 #[test]
-fn a_lock_said_to_be_lost_before_its_deadline_is_reported() {
+fn a_loss_that_is_announced_before_the_deadline_is_reported() {
     assert_eq!(findings(&[&[take(10, 100), lost(50)]]).lost_early.len(), 1);
     assert_eq!(
         findings(&[&[take(10, 100), end(40), lost(50)]])

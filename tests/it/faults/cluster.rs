@@ -450,7 +450,7 @@ fn of_the_seeds_one_is_enough() {
 }
 
 #[test]
-fn where_no_seed_answers_the_error_says_so_in_time() {
+fn where_no_seed_answers_the_error_names_them_in_time() {
     let mut cluster = Cluster::masters(3);
     let url = cluster.url();
     let connect = 2 * S;
@@ -762,7 +762,7 @@ fn a_plain_server_is_no_cluster() {
 }
 
 #[test]
-fn a_node_of_a_cluster_behind_a_plain_url_is_told_which_to_write() {
+fn the_error_at_a_plain_url_of_a_cluster_shows_the_right_url() {
     let cluster = Cluster::masters(2);
     let redlock = unguarded(&cluster.nodes[0].url());
     let elsewhere = cluster.name(1);
@@ -955,7 +955,7 @@ fn a_slot_that_each_master_gives_to_the_other_costs_no_more_than_the_time_of_an_
 }
 
 #[test]
-fn an_observer_is_told_which_server_of_a_cluster_is_away() {
+fn an_observer_learns_which_server_of_a_cluster_is_away() {
     let mut cluster = Cluster::masters(3);
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let tell = told.clone();

@@ -415,7 +415,7 @@ fn a_lock_that_is_released_in_the_middle_of_a_move_is_free_for_others() {
 }
 
 #[test]
-fn a_waiter_comes_into_a_slot_that_is_on_its_way() {
+fn a_waiter_enters_a_slot_that_is_being_moved() {
     let cluster = Cluster::masters(3);
     let [redlock, other] = [warm(&cluster), warm(&cluster)];
     let name = cluster.name(0);

@@ -24,7 +24,7 @@ fn is_set(cluster: &Cluster, node: usize, key: &str) {
 }
 
 #[test]
-fn a_slot_is_what_the_servers_say() {
+fn a_slot_is_the_one_that_servers_compute() {
     let server = Server::with_args(&["--cluster-enabled", "yes"]);
     for name in [
         "a", "{a}:w", "a{b}c", "a}b", "a{}b", "{}", "a{{b}}c", "ü", "}{x}", "{",

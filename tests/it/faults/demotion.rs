@@ -156,8 +156,8 @@ fn take_and_release(redlock: &Redlock, ttl: std::time::Duration) {
 
 /// Nothing else tells those that are connected: they take it for a master until their connections end.
 #[test]
-fn a_master_that_becomes_a_replica_and_takes_writes_grants_to_the_connected_only_without_the_guard()
-{
+fn a_master_that_becomes_a_replica_and_takes_writes_grants_to_connected_clients_only_without_the_guard()
+ {
     let max_ttl = ms(2000);
     let server = Server::with_args(&["--replica-read-only", "no"]);
     eventually("it has been up for long enough", || {

@@ -358,7 +358,7 @@ fn a_kept_lock_that_was_not_replicated_is_granted_before_it_is_lost_only_without
 }
 
 #[test]
-fn a_user_who_may_not_use_the_witness_is_told_so() {
+fn a_user_who_may_not_use_the_witness_gets_an_error() {
     let server = Server::start();
     let user = "ACL SETUSER u on >pw ~a ~{a* resetchannels -@all +set +get +del +pttl +pexpire +eval +info";
     server.command(&user.split(' ').collect::<Vec<_>>());
@@ -402,7 +402,7 @@ fn a_user_who_may_not_use_the_witness_is_told_so() {
 
 /// What is refused behind an acquire is judged as what a new connection is refused.
 #[test]
-fn a_user_who_may_not_use_the_witness_any_more_is_told_so_at_once() {
+fn a_user_who_may_no_longer_use_the_witness_gets_an_error_at_once() {
     let server = Server::start();
     for (taken, given, word) in [
         ("resetkeys", "~*", "needs the key redlock:witness"),

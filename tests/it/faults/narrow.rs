@@ -479,8 +479,8 @@ fn use_twice(server: &Server, url: &str, said: &str) {
 }
 
 #[test]
-fn what_is_missing_is_said_once_by_each_client() {
-    let name = "what_is_missing_is_said_once_by_each_client";
+fn each_client_logs_once_what_is_missing() {
+    let name = "each_client_logs_once_what_is_missing";
     in_own_process(name, || {
         log::set_logger(&Collect).unwrap();
         log::set_max_level(log::LevelFilter::Info);

@@ -74,8 +74,8 @@ fn nodes_that_no_thread_can_connect_are_named() {
 }
 
 #[test]
-fn a_loss_that_no_thread_can_tell_is_told_by_the_one_that_found_it() {
-    let name = "a_loss_that_no_thread_can_tell_is_told_by_the_one_that_found_it";
+fn a_loss_that_no_other_thread_can_report_is_reported_by_the_one_that_found_it() {
+    let name = "a_loss_that_no_other_thread_can_report_is_reported_by_the_one_that_found_it";
     with_large_stacks(name, || {
         let servers = Server::several(3);
         let (sender, receiver) = mpsc::channel();

@@ -394,7 +394,7 @@ fn a_server_that_is_busy_when_it_is_connected_votes_once() {
 
 /// Refused releases outlive the connection, and are not put off by others that are refused meanwhile.
 #[test]
-fn refused_releases_wait_for_nobody() {
+fn no_call_waits_for_refused_releases() {
     let server = Server::with_args(&[
         "--cluster-enabled",
         "yes",
@@ -570,7 +570,7 @@ fn a_key_of_another_type_denies_and_cannot_be_extended_or_released() {
 }
 
 #[test]
-fn a_user_that_may_no_longer_eval_can_neither_extend_nor_release_but_is_told() {
+fn a_user_that_may_no_longer_eval_can_neither_extend_nor_release_and_gets_an_error() {
     let servers = Server::several(1);
     let allow = |rules: &[&str]| {
         let user = ["ACL", "SETUSER", "u", "on", ">hunter2", "~*"];

@@ -414,8 +414,8 @@ fn a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key() {
 
 /// The maximum number of releases kept for nodes that do not answer.
 #[test]
-fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() {
-    let name = "ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released";
+fn ten_thousand_locks_given_up_while_a_majority_is_stopped_are_all_released() {
+    let name = "ten_thousand_locks_given_up_while_a_majority_is_stopped_are_all_released";
     in_own_process(name, || {
         let servers = Server::several(3);
         let slow = options().node_timeout(4 * NODE_TIMEOUT);

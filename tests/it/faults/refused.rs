@@ -73,7 +73,7 @@ fn no_way_to_wait_for_a_lock_waits_for_nodes_that_refuse_for_good() {
 }
 
 #[test]
-fn all_who_wait_for_a_lock_learn_that_it_is_of_no_use() {
+fn all_waiters_learn_that_waiting_is_useless() {
     for is_fair in [false, true] {
         let servers = Server::several(3);
         let holder = connected(&servers);
@@ -161,7 +161,7 @@ fn what_may_pass_is_waited_for() {
 
 /// What a node said before is not taken for what it would say now.
 #[test]
-fn who_puts_the_password_right_gets_the_lock() {
+fn a_corrected_password_leads_to_the_lock() {
     let servers = Server::several(1);
     let relay = relay::Relay::to(servers[0].port());
     allow(&servers, &["reset", "on", ">right", "~*", "&*", "+@all"]);
@@ -188,7 +188,7 @@ fn who_puts_the_password_right_gets_the_lock() {
 }
 
 #[test]
-fn a_try_to_connect_with_a_password_that_was_wrong_ends_nobody_who_comes_when_it_is_right() {
+fn a_failed_login_ends_no_call_that_begins_once_the_password_is_right() {
     let servers = Server::several(1);
     let relay = relay::Relay::to(servers[0].port());
     allow(&servers, &["reset", "on", ">right", "~*", "&*", "+@all"]);
@@ -246,8 +246,9 @@ fn name_of(server: &Server, node: usize) -> String {
 }
 
 #[test]
-fn a_refused_release_that_nobody_reads_is_logged_once_for_each_node_and_cause() {
-    let name = "a_refused_release_that_nobody_reads_is_logged_once_for_each_node_and_cause";
+fn a_refused_release_whose_answer_no_call_reads_is_logged_once_for_each_node_and_cause() {
+    let name =
+        "a_refused_release_whose_answer_no_call_reads_is_logged_once_for_each_node_and_cause";
     in_own_process(name, || {
         collect(log::LevelFilter::Warn);
         let servers = Server::several(3);

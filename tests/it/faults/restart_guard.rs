@@ -123,7 +123,7 @@ fn a_node_of_the_majority_that_was_restarted_empty_makes_two_holders_only_withou
 
 /// Fresh servers: what they forgot is unknown. The error says for how long.
 #[test]
-fn after_a_cold_start_of_all_nodes_nobody_locks_for_the_longest_ttl() {
+fn after_a_cold_start_of_all_nodes_no_client_locks_for_the_longest_ttl() {
     let servers = Server::several(3);
     let up = Instant::now();
     let redlock = client(&urls(&servers), guarded());
@@ -271,7 +271,7 @@ fn a_second_restart_while_it_sits_out_counts_from_the_second() {
 }
 
 #[test]
-fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
+fn a_server_that_may_not_report_its_uptime_is_away_until_it_may() {
     let server = &seasoned(1)[0];
     let user = "ACL SETUSER u on >pw ~* +@all -info";
     server.command(&user.split(' ').collect::<Vec<_>>());
@@ -497,8 +497,8 @@ impl log::Log for Capture {
 }
 
 #[test]
-fn each_restart_is_said_once_and_closing_waits_for_nobody_who_sits_out() {
-    let name = "each_restart_is_said_once_and_closing_waits_for_nobody_who_sits_out";
+fn each_restart_is_logged_once_and_closing_waits_for_no_node_that_sits_out() {
+    let name = "each_restart_is_logged_once_and_closing_waits_for_no_node_that_sits_out";
     in_own_process(name, || {
         log::set_logger(&CAPTURE).unwrap();
         log::set_max_level(log::LevelFilter::Warn);

@@ -276,7 +276,7 @@ fn one_connection_is_left_to_the_master_and_none_to_a_sentinel() {
 }
 
 #[test]
-fn a_name_that_no_sentinel_knows_is_refused_for_good() {
+fn a_name_that_no_sentinel_has_is_refused_for_good() {
     let set = Set::start(1);
     let url = set.url().replace(NAME, "nope");
     let errors = unavailable(client(&url, no_guard()).acquire("a", TTL));
@@ -310,7 +310,7 @@ fn a_server_is_no_sentinel_and_a_sentinel_is_no_server() {
 }
 
 #[test]
-fn servers_and_sentinels_have_passwords_of_their_own() {
+fn servers_and_sentinels_have_separate_passwords() {
     let set = Set::start(1);
     for server in &set.servers {
         server.command(&["ACL", "SETUSER", "u", "on", ">hunter2", "~*", "&*", "+@all"]);

@@ -230,7 +230,7 @@ fn a_replaced_master_is_left_although_its_sentinels_are_slow() {
 
 /// The answer to one question is for all of them.
 #[test]
-fn threads_that_inspect_a_lock_at_the_same_time_are_told() {
+fn threads_that_inspect_a_lock_at_the_same_time_all_get_an_answer() {
     let (_servers, fakes, redlock) = fakes(NODE_TIMEOUT);
     fakes
         .iter()

@@ -93,7 +93,7 @@ fn loses_nothing(servers: &[Server], silent: &[usize], extends_first: bool) {
 /// There is more to be written to it than its connection takes in, and now and then it wakes for a moment
 /// and answers. The thread that finds out that it is stuck delays the others by half a node timeout.
 #[test]
-fn a_stuck_node_delays_nobody_while_it_is_away() {
+fn a_stuck_node_delays_no_call_while_it_is_away() {
     let servers = Server::several(3);
     let timeout = TIMEOUT;
     let redlock = connected(&servers)
@@ -148,7 +148,7 @@ fn a_stuck_node_delays_nobody_while_it_is_away() {
 /// One thread waits for a node that is away, and leads; what others submit the moment that they are
 /// answered does not wait with it.
 #[test]
-fn who_submits_while_the_leader_tells_answers_is_not_kept_waiting() {
+fn a_thread_that_submits_while_the_leader_delivers_answers_is_not_kept_waiting() {
     let servers = Server::several(3);
     let redlock = patient(&servers);
     let mut held = take(&redlock, "held");
@@ -178,7 +178,7 @@ fn who_submits_while_the_leader_tells_answers_is_not_kept_waiting() {
 
 /// One thread waits for nodes that are away; what others can do without them goes on.
 #[test]
-fn who_waits_for_nodes_that_are_away_delays_nobody_else() {
+fn a_thread_that_waits_for_nodes_that_are_away_delays_no_other() {
     let servers = Server::several(3);
     let relays = [1, 2].map(|node| relay::Relay::to(servers[node].port()));
     let nodes = [servers[0].url(), relays[0].url(), relays[1].url()];

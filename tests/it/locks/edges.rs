@@ -59,7 +59,7 @@ fn acquire_sets_key_token_and_ttl_on_every_node_and_release_deletes_it() {
 }
 
 #[test]
-fn try_acquire_says_none_while_another_has_it_and_leaves_nothing() {
+fn try_acquire_returns_none_while_another_has_it_and_leaves_nothing() {
     with_nodes(|servers, redlock| {
         let lock = take(redlock, "a");
         let other = Redlock::new(urls(servers))
@@ -123,7 +123,7 @@ fn any_bytes_are_a_resource() {
 }
 
 #[test]
-fn acquire_with_a_wait_of_zero_is_one_attempt_and_says_busy() {
+fn acquire_with_a_wait_of_zero_is_one_attempt_that_returns_busy() {
     with_nodes(|servers, redlock| {
         let lock = take(redlock, "a");
         let before = sets(&servers[0]);
@@ -206,7 +206,7 @@ fn there_is_no_pause_after_the_last_attempt() {
 }
 
 #[test]
-fn no_attempt_starts_once_the_closure_says_stop_however_long_it_takes() {
+fn no_attempt_starts_once_the_closure_has_returned_false_however_long_it_takes() {
     with_nodes(|servers, redlock| {
         let _lock = take(redlock, "a");
         let before = sets(&servers[0]);
@@ -224,7 +224,7 @@ fn no_attempt_starts_once_the_closure_says_stop_however_long_it_takes() {
 }
 
 #[test]
-fn every_attempt_has_a_token_of_its_own() {
+fn every_attempt_has_its_own_token() {
     let servers = Server::several(3);
     // Two nodes taken: every attempt gets one grant, which we look at before it is undone.
     take_over(&servers[..2], "a");
@@ -288,7 +288,7 @@ fn acquire_while_asks_before_each_attempt_and_during_pauses() {
 }
 
 #[test]
-fn acquire_while_waits_until_the_closure_says_stop_and_no_option_ends_it_sooner() {
+fn acquire_while_waits_until_the_closure_returns_false_and_no_option_ends_it_sooner() {
     with_nodes(|servers, redlock| {
         let lock = take(redlock, "a");
         for wait in [Duration::ZERO, ms(1), NODE_TIMEOUT / 10] {
@@ -449,7 +449,7 @@ fn an_expired_lock_cannot_be_extended_even_when_its_key_is_free_or_still_there()
 }
 
 #[test]
-fn ensure_tells_lost_from_too_little_left() {
+fn ensure_distinguishes_a_lost_lock_from_one_with_too_little_time() {
     with_nodes(|_, redlock| {
         let lock = redlock.acquire("a", Duration::from_secs(30)).unwrap();
         lock.ensure(Duration::ZERO).unwrap();
@@ -616,7 +616,7 @@ fn release_never_deletes_another_s_key() {
 }
 
 #[test]
-fn release_says_lost_when_a_majority_no_longer_held_it_and_not_for_a_minority() {
+fn release_returns_lost_when_a_majority_no_longer_held_it_and_not_for_a_minority() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     for (gone, lost) in [(1, false), (2, true), (3, true)] {

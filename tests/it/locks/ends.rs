@@ -270,9 +270,9 @@ fn closing_does_not_wait_for_a_dead_node_that_is_due_a_release() {
 }
 
 #[test]
-fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
+fn a_node_that_goes_away_and_comes_back_is_logged_once_each_time() {
     in_own_process(
-        "a_node_that_goes_and_comes_back_is_said_so_once_each_time",
+        "a_node_that_goes_away_and_comes_back_is_logged_once_each_time",
         || {
             log::set_logger(&CAPTURE).unwrap();
             log::set_max_level(log::LevelFilter::Trace);

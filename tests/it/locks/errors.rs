@@ -17,7 +17,7 @@ fn waits(redlock: &Redlock) -> Busy {
 }
 
 #[test]
-fn a_wait_in_vain_says_for_how_long_the_holder_has_the_lock() {
+fn a_wait_in_vain_reports_for_how_long_the_holder_has_the_lock() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
         let [holder, other] = [(); 2].map(|()| connected(&servers));
@@ -102,7 +102,7 @@ fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
 }
 
 #[test]
-fn time_is_told_only_of_a_holder_that_a_majority_names_and_that_ends() {
+fn the_time_left_is_reported_only_for_a_holder_that_a_majority_names_and_that_ends() {
     let set = |servers: &[Server], end: &[&str], values: [&str; 3]| {
         for (server, value) in servers.iter().zip(values) {
             server.command(&[&["SET", "a", value], end].concat());

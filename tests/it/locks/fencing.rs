@@ -277,7 +277,7 @@ fn counters_that_cannot_count_are_named() {
 }
 
 #[test]
-fn a_majority_suffices_and_less_is_said() {
+fn a_majority_suffices_and_a_minority_is_an_error() {
     let mut servers = Server::several(5);
     let redlock = connected(&servers);
     let [lock, other, third] = ["a", "b", "c"].map(|resource| take(&redlock, resource));

@@ -203,7 +203,7 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
 
 /// Two leaks, each beside another node that is away: with both keys in its way nobody could have the lock.
 #[test]
-fn nodes_that_are_away_in_turn_keep_nobody_out() {
+fn nodes_that_are_away_in_turn_block_no_lock() {
     let servers = Server::several(3);
     let (relays, redlock) = behind_relays(&servers);
     all_vote(&redlock, &servers);

@@ -360,7 +360,7 @@ fn eight_processes_never_have_one_of_several_names_at_the_same_time_for_long() {
 }
 
 #[test]
-fn names_in_different_slots_of_a_cluster_are_refused_at_once_and_the_error_says_what_to_do() {
+fn names_in_different_slots_of_a_cluster_are_refused_at_once_with_advice() {
     let server = Server::with_args(&["--cluster-enabled", "yes"]);
     server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually("it serves them", || {

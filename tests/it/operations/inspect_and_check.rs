@@ -126,7 +126,7 @@ fn every_state_of_a_lock_is_seen_with_any_nodes_down() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_from_a_lock_and_neither_changes() {
+fn foreign_data_is_distinguished_from_a_lock_and_neither_changes() {
     let servers = Server::several(3);
     let redlock = redlock(&servers);
     for server in &servers {
@@ -215,7 +215,7 @@ fn with_few_rights() -> (Server, String) {
 }
 
 #[test]
-fn a_user_with_the_rights_of_locks_may_inspect_and_one_without_is_told_why() {
+fn a_user_with_the_rights_of_locks_may_inspect_and_one_without_gets_the_reason() {
     let (servers, nodes): (Vec<Server>, Vec<String>) = (0..3).map(|_| with_few_rights()).unzip();
     let redlock = Redlock::new(nodes)
         .unwrap()
@@ -676,7 +676,7 @@ fn a_slow_node_and_a_full_one_are_named() {
 }
 
 #[test]
-fn what_may_not_be_looked_at_is_said_and_the_rest_is_looked_at() {
+fn what_may_not_be_checked_is_reported_and_the_rest_is_checked() {
     let server = with(&[]);
     server.command(&[
         "ACL", "SETUSER", "few", "on", ">secret", "allkeys", "+@all", "-config",

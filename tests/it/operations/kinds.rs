@@ -177,7 +177,7 @@ fn what_is_over_or_damaged_or_of_others_is_no_holder() {
 
 /// More than an answer has room for: those that last longest are shown.
 #[test]
-fn of_a_thousand_readers_many_are_shown() {
+fn many_of_a_thousand_readers_are_shown() {
     let servers = Server::several(1);
     let operator = client(&servers);
     let script = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], ARGV[1] + i, \

@@ -222,11 +222,11 @@ fn within_a_minute() {
 }
 
 #[test]
-fn a_logger_that_uses_the_same_redlock_stops_nobody() {
+fn a_logger_that_uses_the_same_redlock_stops_no_thread() {
     thread_local! {
         static LOGGING: Cell<bool> = const { Cell::new(false) };
     }
-    let name = "a_logger_that_uses_the_same_redlock_stops_nobody";
+    let name = "a_logger_that_uses_the_same_redlock_stops_no_thread";
     in_own_process(name, || {
         within_a_minute();
         let servers = Server::several(3);
@@ -264,8 +264,8 @@ fn a_logger_that_uses_the_same_redlock_stops_nobody() {
 
 /// For ever, in whatever thread it is: only that thread stands still.
 #[test]
-fn a_logger_that_blocks_stops_nobody_else() {
-    let name = "a_logger_that_blocks_stops_nobody_else";
+fn a_logger_that_blocks_stops_no_other_thread() {
+    let name = "a_logger_that_blocks_stops_no_other_thread";
     in_own_process(name, || {
         static BLOCKED: AtomicU32 = AtomicU32::new(0);
         static DONE: AtomicU32 = AtomicU32::new(0);

@@ -106,7 +106,7 @@ fn delete(servers: &[Server], key: &str) {
 }
 
 #[test]
-fn every_way_to_hold_and_to_end_a_lock_is_told_once() {
+fn every_way_to_hold_and_to_end_a_lock_is_reported_once() {
     let servers = Server::several(3);
     let (redlock, told) = observed(&servers);
     let check = |what: &str, expected: &[&str], way: &dyn Fn()| {
@@ -225,7 +225,7 @@ fn a_destructor_that_panics_keeps_no_lock_from_its_end() {
 }
 
 #[test]
-fn every_loss_is_told_once_and_before_the_end() {
+fn every_loss_is_reported_once_and_before_the_end() {
     let servers = Server::several(3);
     let (redlock, told) = observed(&servers);
     let check = |what: &str, expected: &[&str], way: &dyn Fn()| {
@@ -330,7 +330,7 @@ fn every_loss_is_told_once_and_before_the_end() {
 }
 
 #[test]
-fn what_gives_no_lock_is_told_with_its_reason() {
+fn an_attempt_without_a_lock_is_reported_with_its_reason() {
     let mut servers = Server::several(3);
     let (redlock, told) = observed(&servers);
     let held = take(&redlock, "a");
@@ -395,7 +395,7 @@ fn waits_attempts_and_times_are_those_of_the_lock() {
 }
 
 #[test]
-fn renewals_are_told_and_so_is_one_that_fails() {
+fn renewals_are_reported_and_so_is_one_that_fails() {
     let servers = Server::several(3);
     let (redlock, told) = observed(&servers);
     let lock = redlock.acquire("a", Duration::from_secs(6)).unwrap();
@@ -413,7 +413,7 @@ fn renewals_are_told_and_so_is_one_that_fails() {
 
 /// Neither its lock is lost nor another one, and what it hears in the end is in order.
 #[test]
-fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_behind_a_loss() {
+fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_gets_none_after_a_loss() {
     let servers = Server::several(3);
     let told = Told::default();
     let (sleeps, wakes) = (
@@ -469,7 +469,7 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_be
 /// The thread that keeps locks reports that one is lost, and takes its time; its holder does not wait for
 /// that, and its end is reported behind it all the same.
 #[test]
-fn an_observer_that_sleeps_at_a_loss_holds_up_nobody_and_hears_of_the_end_behind_it() {
+fn an_observer_that_sleeps_at_a_loss_holds_up_no_thread_and_gets_the_end_after_it() {
     let servers = Server::several(3);
     let told = Told::default();
     let (sleeping, wakes) = (
@@ -893,8 +893,8 @@ fn an_observer_may_drop_the_last_clone() {
 }
 
 #[test]
-fn a_forked_child_is_silent_and_the_parent_is_told_as_before() {
-    let name = "a_forked_child_is_silent_and_the_parent_is_told_as_before";
+fn a_forked_child_is_silent_and_the_parent_is_notified_as_before() {
+    let name = "a_forked_child_is_silent_and_the_parent_is_notified_as_before";
     in_own_process(name, || {
         let servers = Server::several(3);
         let (redlock, told) = observed(&servers);
@@ -946,7 +946,7 @@ fn a_forked_child_is_silent_and_the_parent_is_told_as_before() {
 type InThread = (String, Option<String>);
 
 #[test]
-fn nodes_that_go_and_come_are_told_once_each_by_a_thread_of_their_own() {
+fn nodes_that_go_and_come_back_are_reported_once_each_in_a_separate_thread() {
     let mut servers = Server::several(3);
     let told: Arc<Mutex<Vec<InThread>>> = Arc::default();
     let away = Arc::new(Mutex::new(Duration::ZERO));

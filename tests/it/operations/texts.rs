@@ -14,7 +14,7 @@ fn text(errors: NodeErrors) -> String {
 }
 
 #[test]
-fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
+fn unavailable_counts_the_votes_and_names_only_the_nodes_that_failed() {
     let servers = Server::several(5);
     let redlock = connected(&servers);
     let again = || {
@@ -212,7 +212,7 @@ fn where_a_connection_ends_the_command_that_was_not_answered_is_named() {
 }
 
 #[test]
-fn protected_mode_is_said_in_one_line_with_what_to_do() {
+fn protected_mode_is_reported_in_one_line_with_what_to_do() {
     let long = "it has a long advice of its own. ".repeat(30);
     let text = format!(
         "-DENIED Redis is running in protected mode because protected mode is enabled and {long}\r\n"

@@ -70,7 +70,7 @@ fn a_lock_that_another_process_holds_is_busy_until_it_ends_or_is_released() {
 }
 
 #[test]
-fn a_release_on_the_nodes_wakes_whoever_waits() {
+fn a_release_on_the_nodes_wakes_all_waiters() {
     let nodes = three();
     let never = Duration::from_secs(15);
     let patient = options().retry_delay(never, never);

@@ -394,7 +394,7 @@ fn many_that_try_once_at_the_same_moment_do_not_all_go_without() {
 }
 
 #[test]
-fn one_attempt_without_nodes_says_which_are_not_there() {
+fn one_attempt_without_nodes_names_those_that_are_missing() {
     let mut servers = Server::several(3);
     let redlock = fair(&servers);
     servers.iter_mut().for_each(Server::kill);

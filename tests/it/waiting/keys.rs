@@ -48,7 +48,7 @@ fn cluster() -> Server {
 }
 
 #[test]
-fn each_name_has_a_queue_an_order_and_a_counter_of_its_own() {
+fn each_name_has_its_own_queue_order_and_counter() {
     let server = Server::start();
     let names = [
         "a", "{a}", "{a}:x", "a{b", "shop:17", "{u1}:x", "a{b}c", "}{x}", "a}b", "a{}b", "größe",

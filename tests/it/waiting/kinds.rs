@@ -111,7 +111,7 @@ fn after_a_writer_the_readers_of_all_processes_go_in() {
 
 /// It waits for one name after the other, and holds none of them meanwhile.
 #[test]
-fn a_waiter_for_several_names_is_told_of_each_that_was_in_its_way() {
+fn a_waiter_for_several_names_is_notified_of_each_lock_that_blocked_it() {
     let servers = Server::several(3);
     let [holder, other, waiter] = [(); 3].map(|()| process(&servers));
     let pair = waiter.several(["a", "b"]).unwrap();
@@ -154,7 +154,7 @@ fn a_name_that_a_waiter_for_several_cannot_use_goes_to_one_that_can() {
 
 /// Both threads are one entry in the queue of the name that is free.
 #[test]
-fn a_waiter_for_several_names_tells_a_thread_of_its_own_process_too() {
+fn a_waiter_for_several_names_notifies_a_thread_of_its_own_process_too() {
     let servers = Server::several(1);
     let holder = process(&servers);
     // For a second, twice this timeout, it waits for both names together. Then it would claim one, and wake the other thread.

@@ -26,7 +26,7 @@ fn two_holders_in_turn_are_well() {
 }
 
 #[test]
-fn a_second_holder_within_the_time_that_was_told_is_an_overlap() {
+fn a_second_holder_within_the_reported_time_is_an_overlap() {
     let text = "2000000 b acquire name=x ttl=10000 wait=2000
 2001000 b reply to=acquire is=ok begin=2000010 end=2000900 left=9900000
 ";
@@ -42,7 +42,7 @@ fn a_second_holder_within_the_time_that_was_told_is_an_overlap() {
 }
 
 #[test]
-fn without_a_time_that_was_told_the_ttl_counts_from_the_call() {
+fn without_a_reported_time_the_ttl_counts_from_the_call() {
     let text = |at: u64| {
         format!(
             "0 a acquire name=x ttl=1000\n700100 a reply to=acquire is=ok begin=0 end=700000
@@ -90,7 +90,7 @@ fn an_extension_moves_the_end() {
 }
 
 #[test]
-fn a_lock_that_renews_itself_ends_when_it_says_so() {
+fn a_lock_that_renews_itself_ends_when_it_reports_its_loss() {
     let text = |gone: &str| {
         format!(
             "0 a acquire name=x ttl=1000\n10 a reply to=acquire is=ok begin=0 end=9 left=kept\n{gone}

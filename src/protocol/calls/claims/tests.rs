@@ -108,7 +108,7 @@ fn asked(op: &Op) -> String {
 }
 
 #[test]
-fn what_is_known_of_a_claim_goes_with_it() {
+fn what_was_learnt_of_a_claim_goes_with_it() {
     let (mut now, mut process) = (Point::now(), Alone::new());
     let mut call = claiming(None, now);
     // The names that are in the way of all names, one attempt after the other.
@@ -170,7 +170,7 @@ fn what_is_known_of_a_claim_goes_with_it() {
 }
 
 #[test]
-fn a_wait_that_ends_says_why() {
+fn a_wait_that_ends_reports_why() {
     for end in 0..40 {
         for down in [false, true] {
             let (mut now, mut process) = (Point::now(), Alone::new());

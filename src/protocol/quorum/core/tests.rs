@@ -206,7 +206,7 @@ fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
 }
 
 #[test]
-fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
+fn an_acquire_that_has_become_useless_blames_no_node() {
     let failure = |world: &mut World, passes| {
         world.now += passes;
         world.next();

@@ -343,7 +343,7 @@ fn a_hopeless_waiter_leaves_the_queues_on_the_nodes() {
 
 /// The end of the holder's time is returned only if a majority of the nodes names one holder.
 #[test]
-fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
+fn a_waiter_that_gives_up_reports_when_its_holders_time_is_over() {
     let info = |holder, left| LockInfo {
         left: Some(left),
         holder: Some(holder),
