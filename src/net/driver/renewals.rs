@@ -221,7 +221,7 @@ impl Renewals {
         if let Err(error) = added {
             say!(
                 warn,
-                "kept lock {}: cannot start the thread that tells when it is lost: {error}",
+                "kept lock {}: cannot start the thread that reports its loss: {error}",
                 Shown(&renewal.resource())
             );
         }

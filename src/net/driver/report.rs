@@ -46,7 +46,7 @@ pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
         ),
         NodeEvent::Lacks(Lack::RunId) => say!(
             warn,
-            "{node} does not tell which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
+            "{node} does not report which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
              noticed"
         ),
         NodeEvent::Lacks(Lack::Fencing) => say!(

@@ -219,7 +219,7 @@ impl Subscriber {
         if let Some(name) = name {
             say!(
                 debug,
-                "{name} cannot tell when other processes release locks: {cause}"
+                "{name} cannot notify this process of releases by others: {cause}"
             );
         }
         SubscriberEvent::Failed

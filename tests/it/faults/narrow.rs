@@ -485,7 +485,7 @@ fn each_client_logs_once_what_is_missing() {
         log::set_logger(&Collect).unwrap();
         log::set_max_level(log::LevelFilter::Info);
         for (missing, said) in [
-            ("INFO", "does not tell which server it is"),
+            ("INFO", "does not report which server it is"),
             ("PUBLISH", "sends no messages about releases"),
             ("SUBSCRIBE", "sends no messages about releases"),
             ("TIME", "counts no fencing tokens"),
