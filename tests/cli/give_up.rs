@@ -93,6 +93,9 @@ fn a_lock_that_could_not_be_released_is_named() {
     assert!(text.contains("NOREPLICAS"), "{text}");
     // A signal ends the wait.
     set_replicas(&fleet, "0");
+    eventually("its ttl is over", || {
+        !fleet.servers[0].exists("shop:report")
+    });
     std::fs::remove_file(&ends).unwrap();
     let mut child = run_until(&fleet, &["--ttl", "60s"], &ends);
     refuse(&fleet, &ends);
