@@ -66,7 +66,8 @@ impl Connection {
             return open(address, purpose, (until, timeout));
         }
         let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
-        let sharing = info.sharing(addresses.len());
+        let failures = info.failures();
+        let sharing = Sharing::after(failures, addresses.len());
         let tries = addresses.into_iter().map(|address| (address, purpose));
         let (mut tries, mut failed) = (tries.collect::<VecDeque<_>>(), Vec::new());
         if let Sharing::From(first) = sharing {
@@ -90,7 +91,7 @@ impl Connection {
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
-        info.failed();
+        info.failed_after(failures);
         Err(Cause::of_addresses(failed))
     }
 

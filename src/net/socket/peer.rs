@@ -35,7 +35,7 @@ pub(crate) enum Sharing {
 
 impl Sharing {
     /// Decides by the number of tries that have led nowhere.
-    fn after(failures: usize, addresses: usize) -> Sharing {
+    pub(crate) fn after(failures: usize, addresses: usize) -> Sharing {
         match failures.checked_sub(1) {
             None => Sharing::Equal,
             Some(turns) => Sharing::From(turns % addresses.max(1)),
@@ -103,14 +103,17 @@ impl Peer {
         Ok(Some(given))
     }
 
-    /// How this number of addresses share the time of the next try.
-    pub(crate) fn sharing(&self, addresses: usize) -> Sharing {
-        Sharing::after(self.failures.load(Ordering::Relaxed), addresses)
+    /// The number of tries at the addresses of the node's name that have led nowhere.
+    pub(crate) fn failures(&self) -> usize {
+        self.failures.load(Ordering::Relaxed)
     }
 
-    /// Notes that a try at all addresses has led nowhere.
-    pub(crate) fn failed(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+    /// Notes that a try which began after so many failures has led nowhere, too. Tries at the same time count once: none
+    /// passes over an address.
+    pub(crate) fn failed_after(&self, failures: usize) {
+        let (before, now) = (failures, failures.wrapping_add(1));
+        let order = Ordering::Relaxed;
+        let _ = self.failures.compare_exchange(before, now, order, order);
     }
 
     /// Why the server refuses a connection that is being set up. A closure may give other credentials next

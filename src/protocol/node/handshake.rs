@@ -76,3 +76,28 @@ impl Handshake {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_what_a_guard_needs_is_used_unless_the_program_asked_for_the_guard() {
+        let now = crate::values::clock::instant();
+        for (cause, lacks) in [
+            (Cause::NoInfo("evicted_keys"), Some("evicted_keys")),
+            (Cause::NoWitness("NOPERM".into()), Some(WITNESS_RIGHTS)),
+            (Cause::Closed("x".into()), None),
+        ] {
+            let with = |needed| Handshake::default().with_witness(Err(cause.clone()), needed, now);
+            assert!(with(true).is_err(), "{cause}");
+            match (with(false), lacks) {
+                (Ok(handshake), Some(lacks)) => {
+                    assert_eq!(handshake.unguarded, Some(lacks));
+                    assert!(handshake.lacks().contains(&Some(Lack::Guard(lacks))));
+                }
+                (result, lacks) => assert!(result.is_err() && lacks.is_none(), "{cause}"),
+            }
+        }
+    }
+}
