@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::settings::into_node::IntoNode;
-    use crate::settings::wrong_forms;
+    use crate::settings::url::tests::wrong_forms;
 
     fn parsed(url: &str) -> NodeAddress {
         parse(url).unwrap().unwrap()

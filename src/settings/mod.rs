@@ -8,7 +8,6 @@
 //! - `url`: the URL of a server (`url_parameters`: its parameters, and those that are refused; `url_parts`: the parts
 //!   that URLs with several hosts share)
 //! - `sentinel_url`, `cluster_url`: the URLs of a set that sentinels watch, and of a Redis Cluster
-//! - `wrong_forms`: for tests: what is refused of a URL
 //! - `node_address`: the address of a node
 //! - `into_node`: conversions into node addresses
 
@@ -22,5 +21,3 @@ pub(crate) mod tls;
 pub(crate) mod url;
 pub(crate) mod url_parameters;
 pub(crate) mod url_parts;
-#[cfg(test)]
-mod wrong_forms;

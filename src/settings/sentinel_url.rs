@@ -132,7 +132,7 @@ mod tests {
     use redis::ConnectionInfo;
 
     use super::*;
-    use crate::settings::wrong_forms;
+    use crate::settings::url::tests::wrong_forms;
 
     fn parsed(url: &str) -> NodeAddress {
         parse(url).unwrap().unwrap()

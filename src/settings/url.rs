@@ -297,4 +297,4 @@ fn bracketed(scheme: &str, authority: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -31,6 +31,8 @@ use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::route::Route;
 use crate::protocol::quorum::answer::{Answer, Outcome};
+#[cfg(feature = "cli")]
+use crate::protocol::quorum::core::Owed;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
@@ -349,15 +351,18 @@ impl Driver {
         let (began, try_time) = (clock::instant(), self.nodes.timeouts.connect);
         self.nodes.connect_now();
         let mut state = self.nodes.state();
-        while state.core.is_owed() {
+        loop {
             let now = clock::instant();
-            let waited = now.saturating_duration_since(began);
-            if waited >= time || waited >= try_time && state.core.is_owed_away() {
+            let most = match state.core.owed() {
+                Owed::ToFew => return true,
+                Owed::ToMany => time,
+                Owed::ToAbsent => time.min(try_time),
+            };
+            if now.saturating_duration_since(began) >= most {
                 return false;
             }
             state = self.nodes.wait(state, now + LOOK);
         }
-        true
     }
 
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,

@@ -359,16 +359,28 @@ impl<W: Clone> Acquire<W> {
         now: Point,
     ) {
         let notified_elsewhere = answer.notified_elsewhere;
-        let tried = match trying.attempt.answered(answer, now) {
-            ControlFlow::Break(tried) => tried,
+        match trying.attempt.answered(answer, now) {
             ControlFlow::Continue(within) => {
                 let pause = process.jitter(Duration::ZERO, within);
                 self.state = CallState::Pauses(trying, now.mono + pause);
-                return;
             }
-        };
+            ControlFlow::Break(tried) => {
+                let handed_off = trying.handed_off;
+                self.attempted((tried, handed_off, notified_elsewhere), process, now);
+            }
+        }
+    }
+
+    /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have
+    /// notified another process.
+    fn attempted(
+        &mut self,
+        (tried, handed_off, notified_elsewhere): (Tried, bool, bool),
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
-        match (is_held && self.request.kind.is_plain(), trying.handed_off) {
+        match (is_held && self.request.kind.is_plain(), handed_off) {
             // From now on the lock counts as held here; a lock that was handed off already does.
             (true, false) => process.held_here().add(&self.resource),
             (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => {

@@ -57,6 +57,18 @@ pub(crate) enum Input<'a> {
     Moved(String),
 }
 
+/// Which nodes may not have carried out what they are owed.
+#[cfg(feature = "cli")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owed {
+    /// A majority has carried it out.
+    ToFew,
+    /// A majority may have carried it out once nodes do that are connected.
+    ToMany,
+    /// No majority can have, for as long as nodes are away.
+    ToAbsent,
+}
+
 /// `W`: the caller that waits for an answer.
 pub(crate) struct Core<W> {
     nodes: Vec<Node>,
@@ -121,19 +133,14 @@ impl<W> Core<W> {
 
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
-    pub(crate) fn is_owed(&self) -> bool {
-        self.leave_no_majority(Node::is_owed)
-    }
-
-    /// Whether so many of these nodes are away.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_owed_away(&self) -> bool {
-        self.leave_no_majority(|node| node.is_owed() && !node.is_connected())
-    }
-
-    #[cfg(feature = "cli")]
-    fn leave_no_majority(&self, is: impl Fn(&Node) -> bool) -> bool {
-        self.which(is).len() > self.nodes.len() - majority(self.nodes.len())
+    pub(crate) fn owed(&self) -> Owed {
+        let spare = self.nodes.len() - majority(self.nodes.len());
+        let (owed, connected) = (self.which(Node::is_owed), self.connected_nodes());
+        match owed.len() > spare {
+            false => Owed::ToFew,
+            true if owed.without(connected).len() > spare => Owed::ToAbsent,
+            true => Owed::ToMany,
+        }
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {

@@ -1,5 +1,6 @@
+pub(in crate::settings) mod wrong_forms;
+
 use super::*;
-use crate::settings::wrong_forms;
 
 fn text(url: &str) -> String {
     parse(url).unwrap_err().to_string()

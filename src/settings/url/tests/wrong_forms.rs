@@ -1,8 +1,8 @@
-//! For tests: how each refused URL is checked, and the wrong forms that all URLs with several hosts have in common.
+//! How each refused URL is checked, and the wrong forms that all URLs with several hosts have in common.
 
 /// Asserts that each URL is refused by a short text that has the right form, and no part of a password. In a URL, MANY
 /// are too many hosts, and LONG is too long for anything.
-pub(super) fn are_named(refused: impl Fn(&str) -> String, forms: &[(&str, &str)]) {
+pub(in crate::settings) fn are_named(refused: impl Fn(&str) -> String, forms: &[(&str, &str)]) {
     let (many, long) = (["h"; 65].join(","), "h".repeat(70 * 1024));
     for (url, expected) in forms {
         let url = url.replace("MANY", &many).replace("LONG", &long);
@@ -16,7 +16,11 @@ pub(super) fn are_named(refused: impl Fn(&str) -> String, forms: &[(&str, &str)]
 }
 
 /// Asserts that for URLs with this scheme, and with this behind the hosts.
-pub(super) fn of_several_hosts(refused: impl Fn(&str) -> String, scheme: &str, path: &str) {
+pub(in crate::settings) fn of_several_hosts(
+    refused: impl Fn(&str) -> String,
+    scheme: &str,
+    path: &str,
+) {
     let (comma, port) = ("a comma without a host", "not a number up to 65535");
     let several = "give each node as an item of its own";
     for (form, expected) in [
