@@ -21,6 +21,8 @@ pub(crate) enum Cause {
     Connect(String),
     /// Connecting failed before the server was asked: this process has too many open files, or no port or memory left.
     NoSocket(String),
+    /// The resolver reports that there is no such host, or that it has no address.
+    NoHost(String),
     /// One of these causes, at an address that another server has named.
     Announced(Box<Announced>),
     /// The program's closure returns no credentials for the node, or too late.
@@ -128,6 +130,18 @@ impl Cause {
         )
     }
 
+    /// Whether the server was not asked, for a reason that lies in this process or in its resolver.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        matches!(
+            self,
+            Cause::NoSocket(_)
+                | Cause::NoHost(_)
+                | Cause::NoThread(_)
+                | Cause::NoCredentials(_)
+                | Cause::NotAsked
+        )
+    }
+
     /// Whether a server answered, and refuses what it is asked.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
@@ -168,6 +182,7 @@ impl Cause {
             | Cause::Mute(_)
             | Cause::Connect(_)
             | Cause::NoSocket(_)
+            | Cause::NoHost(_)
             | Cause::Announced(..)
             | Cause::NoCredentials(_)
             | Cause::NoAnswer(..)

@@ -9,24 +9,21 @@ use redis::ConnectionAddr;
 use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
-use crate::net::place::cluster::Cluster;
-use crate::net::place::question::Heard;
+use crate::net::place::cluster::{Cluster, Maps};
+use crate::net::place::question::Opinions;
 use crate::net::place::sentinels::{Description, Sentinels};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::{Elsewhere, Endpoint};
-use crate::protocol::node::address::{FoundMaster, HOLDS, LastWord};
+use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::lock;
-
-/// How long a directory has to confirm an address: some time is left before the last answer is too old (rule R43).
-const CONFIRM: Duration = Duration::from_millis(850);
 
 /// How many keys are tried for the witness.
 const MAX_WITNESSES: usize = 3;
@@ -64,6 +61,22 @@ enum Source {
     Sentinels(Arc<Sentinels>),
     /// The shard that owns this slot. If the slot moves to another shard, another slot of the shard replaces it.
     Cluster(Arc<Cluster>, AtomicU16),
+}
+
+/// The answers of a directory's servers.
+enum Said<'a> {
+    Sentinels(Opinions),
+    /// About this slot.
+    Cluster(&'a Arc<Cluster>, &'a AtomicU16, Maps),
+}
+
+impl Said<'_> {
+    fn opinions(self) -> Opinions {
+        match self {
+            Said::Sentinels(opinions) => opinions,
+            Said::Cluster(.., maps) => maps.opinions,
+        }
+    }
 }
 
 impl Place {
@@ -109,7 +122,7 @@ impl Place {
         let Place::Cluster(cluster) = self else {
             return vec![self.clone()];
         };
-        let said = cluster.ask_all(0, None, timeout);
+        let said = cluster.ask_all(0, None, timeout).opinions;
         let map = cluster.map().filter(|_| said.believed().is_some());
         let slots = map.map_or_else(|| vec![0], |map| map.shards().collect());
         slots.into_iter().map(|slot| self.of_slot(slot)).collect()
@@ -278,7 +291,7 @@ impl Place {
                 && let Source::Cluster(_, own) = &directory.source
                 && own.load(Ordering::Relaxed) == slot
             {
-                cluster.stay(own, &shown, cluster.map().as_deref());
+                cluster.stay(own, &shown);
             }
         }
         Some(elsewhere)
@@ -346,23 +359,14 @@ impl Directory {
     ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
         // The master needs its share of the time.
-        let said = self.ask_all(None, timeout / 2);
+        let said = self.ask_all(None, timeout / 2).opinions();
         let Some(named) = said.believed() else {
             return Err(self.no_master(&said));
         };
         let moved = self.moved_at(&named.addr);
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
-        // In this short time a server that is slow looks silent. Where few name the master, the others are asked once more,
-        // and for longer, before anything counts that it answers (rule R43).
-        let counts = named.by_most;
-        let since = at.min(named.at);
-        let found = FoundMaster {
-            address: self.at(&named.addr),
-            at: match counts {
-                true => since,
-                false => since.checked_sub(2 * HOLDS).unwrap_or(since),
-            },
-        };
+        let (address, at) = (self.at(&named.addr), at.min(named.at));
+        let found = FoundMaster::new(address, at, named.by_most, Times::REAL);
         let info = self.given.info().clone().set_addr(named.addr.clone());
         let peer = Peer::new(info, &self.trust, self.credentials.clone());
         let rest = until.saturating_duration_since(clock::instant());
@@ -384,7 +388,7 @@ impl Directory {
     }
 
     /// Why no master is believed.
-    fn no_master(&self, said: &Heard) -> Cause {
+    fn no_master(&self, said: &Opinions) -> Cause {
         match &self.source {
             Source::Sentinels(sentinels) => sentinels.no_master(said),
             Source::Cluster(cluster, _) => cluster.no_master(said),
@@ -473,11 +477,12 @@ impl Directory {
         Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
-    fn ask_all(&self, except: Option<&str>, time: Duration) -> Heard {
+    fn ask_all(&self, except: Option<&str>, time: Duration) -> Said<'_> {
         match &self.source {
-            Source::Sentinels(sentinels) => sentinels.ask_all(time),
+            Source::Sentinels(sentinels) => Said::Sentinels(sentinels.ask_all(time)),
             Source::Cluster(cluster, slot) => {
-                cluster.ask_all(slot.load(Ordering::Relaxed), except, time)
+                let of = slot.load(Ordering::Relaxed);
+                Said::Cluster(cluster, slot, cluster.ask_all(of, except, time))
             }
         }
     }
@@ -493,42 +498,41 @@ impl Directory {
 
     /// Asks whether the master still is at `address` (rule R43). `None` if the answers do not decide it.
     fn confirm(&self, address: &str) -> Option<LastWord> {
-        let said = self.ask_all(Some(address), CONFIRM);
-        if let Some(named) = said.believed() {
-            self.warned.store(false, Ordering::Relaxed);
-            let still = match &self.source {
-                // The server may own other slots.
-                Source::Cluster(cluster, slot) => cluster.stay(slot, address, named.map.as_ref()),
-                Source::Sentinels(_) => false,
-            };
-            let answer = match still || *self.at(&named.addr) == *address {
-                true => Ok(()),
-                false => Err(Cause::Moved(text::address(&named.addr))),
-            };
-            let at = named.at;
-            return Some(LastWord { answer, at });
+        let asked = clock::instant();
+        let said = self.ask_all(Some(address), Times::REAL.confirm);
+        let word = match &said {
+            Said::Sentinels(said) => LastWord::of(&said.belief(), asked, |addr| {
+                match *self.at(addr) == *address {
+                    true => Ok(()),
+                    false => Err(Cause::Moved(text::address(addr))),
+                }
+            }),
+            Said::Cluster(cluster, slot, said) => cluster.confirm(said, slot, address, asked),
+        };
+        let said = said.opinions();
+        let is_sure = word.is_some() && !said.is_silence();
+        if self.warned.swap(!is_sure, Ordering::Relaxed) || is_sure {
+            return word;
         }
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            self.warn(&said);
-        }
-        said.silence().map(|at| LastWord { answer: Ok(()), at })
+        self.warn(&said);
+        word
     }
 
-    fn warn(&self, said: &Heard) {
+    fn warn(&self, said: &Opinions) {
         let given = &self.given;
         let until = match said.names_any() {
             true => "most agree",
             false => "one does",
         };
-        match (&self.source, said.silence()) {
-            (Source::Sentinels(_), Some(_)) => say!(
+        match (&self.source, said.is_silence()) {
+            (Source::Sentinels(_), true) => say!(
                 warn,
                 "no sentinel of {given} answers: locks go on, and no failover comes about",
             ),
-            (Source::Cluster(..), Some(_)) => {
+            (Source::Cluster(..), true) => {
                 say!(warn, "no other server of the {given} answers: locks go on")
             }
-            (_, None) => say!(
+            (_, false) => say!(
                 warn,
                 "{}: no locks are granted there until {until}",
                 self.no_master(said)

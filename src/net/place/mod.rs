@@ -2,11 +2,13 @@
 //!
 //! In reading order:
 //!
-//! - `question`: one question to many servers at once
+//! - `question`: one question to one server, and what all answers mean
+//! - `asker`: the threads that ask many servers at once
 //! - `sentinels`: the answers of sentinels
 //! - `cluster`: the map of a Redis Cluster
 //! - `directory`: the master that these name, and how it is confirmed
 
+pub(crate) mod asker;
 pub(crate) mod cluster;
 pub(crate) mod directory;
 pub(crate) mod question;

@@ -1,4 +1,4 @@
-//! Questions to a directory: many servers at once, one question each, and what their answers mean together.
+//! One question to one server of a directory, and what the answers of all mean together.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
-use crate::protocol::commands::slots::Map;
 use crate::protocol::node::answers::{Answers, Belief, Word};
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::questions::Heard;
 use crate::values::clock;
 
 /// The longest reply: for a Cluster whose 16384 slots are scattered over its servers one by one, each with three
@@ -21,8 +21,8 @@ const MAX_REPLY: usize = 16 << 20;
 /// The time in which a caller hears that its question has ended.
 const HEARD: Duration = Duration::from_millis(150);
 
-/// The master's address, and the map if the server returned one.
-pub(crate) type Answer = Result<(ConnectionAddr, Option<Map>), Unknown>;
+/// The master's address, as one server names it.
+pub(crate) type Answer = Result<ConnectionAddr, Unknown>;
 
 /// Why a server names no master.
 #[derive(Clone)]
@@ -39,9 +39,9 @@ pub(crate) struct NamedMaster {
     pub(crate) at: Instant,
     /// More than half of all servers name it, and not only of those that answered.
     pub(crate) by_most: bool,
-    /// The first server that names it, and its map.
+    /// The first server that names it: its number and its address.
+    pub(crate) server: usize,
     pub(crate) by: String,
-    pub(crate) map: Option<Map>,
 }
 
 /// How much of a caller's time a question has: its end is heard before the caller's.
@@ -50,42 +50,56 @@ pub(crate) fn share(time: Duration) -> Duration {
 }
 
 /// The answers of the servers, taken together.
-pub(crate) struct Heard {
+#[derive(Clone)]
+pub(crate) struct Opinions {
     servers: Vec<String>,
     /// How long the answers were waited for.
     time: Duration,
     answers: Answers<ConnectionAddr>,
-    maps: Vec<(usize, Map)>,
-    /// Why other servers name none.
+    /// Why servers name none.
     unknown: Vec<(usize, Unknown)>,
 }
 
-impl Heard {
-    /// Starts without answers of these servers.
-    pub(crate) fn of<'a>(
-        servers: impl Iterator<Item = &'a ConnectionAddr>,
+impl Opinions {
+    /// The opinions of these servers, of which the last ones are spare, by what was heard of them, and `read` makes of
+    /// an answer.
+    pub(crate) fn of<T>(
+        (servers, spare): (&[Peer], usize),
         (now, time): (Instant, Duration),
-    ) -> Heard {
-        let servers: Vec<String> = servers.map(text::address).collect();
-        Heard {
-            answers: Answers::of(servers.len(), now),
-            servers,
+        heard: &[Heard<'_, Result<T, Cause>>],
+        read: impl Fn(&T, Instant) -> Answer,
+    ) -> Opinions {
+        let mut opinions = Opinions {
+            servers: servers
+                .iter()
+                .map(|one| text::address(one.addr()))
+                .collect(),
             time,
-            maps: Vec::new(),
+            answers: Answers::of(servers.len(), spare, now),
             unknown: Vec::new(),
+        };
+        for (server, heard) in heard.iter().enumerate() {
+            let (answer, asked) = match heard {
+                Heard::Answer(Ok(told), asked) => (read(told, *asked), *asked),
+                Heard::Answer(Err(cause), asked) => (Err(Unknown::Failed(cause.clone())), *asked),
+                Heard::Silence(asked) => {
+                    let silent = Cause::NotConnected(time, time);
+                    (Err(Unknown::Failed(silent)), *asked)
+                }
+                Heard::NotAsked => (Err(Unknown::Failed(Cause::NotAsked)), now),
+                Heard::Pending => continue,
+            };
+            opinions.add(server, answer, asked);
         }
+        opinions
     }
 
-    /// Adds a server's answer. `asked`: when it was asked.
-    pub(crate) fn add(&mut self, server: usize, said: Answer, asked: Instant) {
-        let word = match said {
-            Ok((addr, map)) => {
-                self.maps.extend(map.map(|map| (server, map)));
-                Word::Names(addr)
-            }
+    fn add(&mut self, server: usize, answer: Answer, asked: Instant) {
+        let word = match answer {
+            Ok(addr) => Word::Names(addr),
             Err(why) => {
                 let word = match &why {
-                    Unknown::Name => Word::NamesNone,
+                    Unknown::Name | Unknown::Failed(Cause::NoHost(_)) => Word::NamesNone,
                     Unknown::Failed(cause) if cause.is_silence() => Word::Silent,
                     Unknown::Failed(_) => Word::Unknown,
                 };
@@ -96,45 +110,48 @@ impl Heard {
         self.answers.hear(server, word, asked);
     }
 
+    /// These opinions, with other answers of some servers.
+    pub(crate) fn with(&self, answers: impl Iterator<Item = (usize, Answer, Instant)>) -> Opinions {
+        let mut opinions = self.clone();
+        for (server, answer, asked) in answers {
+            opinions.unknown.retain(|(of, _)| *of != server);
+            opinions.add(server, answer, asked);
+        }
+        opinions
+    }
+
     /// Whether no answer is outstanding, or none can change the result.
     pub(crate) fn is_certain(&self) -> bool {
         let heard = self.answers.named().count() + self.unknown.len();
-        heard == self.servers.len() || self.answers.verdict() != Belief::Unknown
+        heard == self.servers.len() || self.belief() != Belief::Unknown
+    }
+
+    pub(crate) fn belief(&self) -> Belief<'_, ConnectionAddr> {
+        self.answers.verdict()
     }
 
     /// The master that is believed, if one is.
     pub(crate) fn believed(&self) -> Option<NamedMaster> {
-        let Belief::Named { master, at } = self.answers.verdict() else {
+        let Belief::Named {
+            master,
+            at,
+            by_most,
+        } = self.belief()
+        else {
             return None;
         };
-        let named = || self.answers.named().filter(|(_, addr)| *addr == master);
-        let (server, addr) = named().next()?;
+        let (server, addr) = self.answers.named().find(|(_, addr)| *addr == master)?;
         Some(NamedMaster {
             addr: addr.clone(),
             at,
-            by_most: 2 * named().count() > self.servers.len(),
+            by_most,
+            server,
             by: self.servers.get(server)?.clone(),
-            map: self.map_of(server),
         })
     }
 
-    /// The first map that a server returned.
-    pub(crate) fn first_map(&self) -> Option<Map> {
-        self.maps.first().map(|(_, map)| map.clone())
-    }
-
-    fn map_of(&self, server: usize) -> Option<Map> {
-        let mut maps = self.maps.iter();
-        let map = maps.find(|(of, _)| *of == server);
-        map.map(|(_, map)| map.clone())
-    }
-
-    /// When the servers were asked, if each was, and none could be reached.
-    pub(crate) fn silence(&self) -> Option<Instant> {
-        match self.answers.verdict() {
-            Belief::Silence { at } => Some(at),
-            _ => None,
-        }
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self.belief(), Belief::Silence { .. })
     }
 
     pub(crate) fn names_any(&self) -> bool {
@@ -157,16 +174,21 @@ impl Heard {
     }
 }
 
+/// The time for a question to one server: when it ends, and how long it lasts.
+pub(crate) struct Turn<'a> {
+    pub(crate) until: Instant,
+    pub(crate) timeout: Duration,
+    /// Called when only the server is left to wait for: its name is resolved, and the credentials are there. A thread
+    /// for which that comes too late does not wait long enough to call the server silent.
+    pub(crate) begins: &'a dyn Fn() -> Result<(), Cause>,
+}
+
 /// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
 type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
 
 /// The reply to one command, over a separate connection.
-pub(crate) fn ask(
-    peer: &Peer,
-    command: &[&[u8]],
-    time: (Instant, Duration),
-) -> Result<Reply, Cause> {
-    ask_and_read(peer, command, time, &mut |reader, _| reader.next())
+pub(crate) fn ask(peer: &Peer, command: &[&[u8]], turn: &Turn<'_>) -> Result<Reply, Cause> {
+    ask_and_read(peer, command, turn, &mut |reader, _| reader.next())
 }
 
 /// Asks like [`ask`], with `read` for the reply. If the server has several addresses, and one refuses to answer, the
@@ -174,29 +196,21 @@ pub(crate) fn ask(
 pub(crate) fn ask_and_read(
     peer: &Peer,
     command: &[&[u8]],
-    (until, timeout): (Instant, Duration),
+    turn: &Turn<'_>,
     read: Read<'_>,
 ) -> Result<Reply, Cause> {
-    // A thread that begins late does not wait long enough to call the server silent.
-    if until.saturating_duration_since(clock::instant()) < timeout / 2 {
-        return Err(Cause::NotAsked);
-    }
     let mut refused = None;
-    let left = until.saturating_duration_since(clock::instant());
-    let answered =
-        Connection::open_and(
-            peer,
-            left,
-            Purpose::Questions,
-            &mut |opened, until| match answer(opened, command, (until, timeout), read)? {
-                Reply::Error(text) => {
-                    let cause = Cause::refused(&text);
-                    refused.get_or_insert(Reply::Error(text));
-                    Err(cause)
-                }
-                reply => Ok(reply),
-            },
-        );
+    let left = turn.until.saturating_duration_since(clock::instant());
+    let time = turn.timeout;
+    let mut then = |opened, until| match answer(opened, command, (until, time), read)? {
+        Reply::Error(text) => {
+            let cause = Cause::refused(&text);
+            refused.get_or_insert(Reply::Error(text));
+            Err(cause)
+        }
+        reply => Ok(reply),
+    };
+    let answered = Connection::open_and(peer, left, Purpose::Questions, (turn.begins, &mut then));
     answered.or_else(|cause| refused.ok_or(cause))
 }
 
@@ -240,23 +254,32 @@ mod tests {
 
     const TIME: Duration = Duration::from_millis(700);
 
-    fn answer(word: &str) -> Answer {
+    fn answer(word: &str) -> Result<&str, Cause> {
         match word {
-            "-" => Err(Unknown::Failed(Cause::NotConnected(TIME, TIME))),
-            "x" => Err(Unknown::Failed(Cause::Connect("refused".into()))),
-            "m" => Err(Unknown::Failed(Cause::Mute(TIME))),
-            "f" => Err(Unknown::Failed(Cause::NoSocket("open files".into()))),
-            "t" => Err(Unknown::Failed(Cause::NoThread("again".into()))),
-            "n" => Err(Unknown::Failed(Cause::NoAnswer(TIME, Limit::Own))),
-            "?" => Err(Unknown::Name),
-            "!" => Err(Unknown::Failed(Cause::Refused("NOAUTH".into()))),
-            host => Ok((ConnectionAddr::Tcp(host.into(), 1), None)),
+            "-" => Err(Cause::NotConnected(TIME, TIME)),
+            "x" => Err(Cause::Connect("refused".into())),
+            "m" => Err(Cause::Mute(TIME)),
+            "f" => Err(Cause::NoSocket("open files".into())),
+            "h" => Err(Cause::NoHost("s".into())),
+            "t" => Err(Cause::NoThread("again".into())),
+            "n" => Err(Cause::NoAnswer(TIME, Limit::Own)),
+            "!" => Err(Cause::Refused("NOAUTH".into())),
+            host => Ok(host),
         }
+    }
+
+    fn peers() -> [Peer; 3] {
+        [1, 2, 3].map(|port| {
+            let info = ("127.0.0.1", port).into_connection_info().unwrap();
+            let trust = Trust::new(&Tls::default(), [&info]);
+            Peer::new(info, &trust, None)
+        })
     }
 
     #[test]
     fn only_a_server_that_was_asked_and_cannot_be_reached_is_silent() {
         let now = crate::values::clock::instant();
+        let peers = peers();
         for (words, certain, believed, silence) in [
             (&["a", "a", "b"][..], true, Some("a"), false),
             (&["a", "a"], true, Some("a"), false),
@@ -271,34 +294,44 @@ mod tests {
             (&["-", "x", "t"], true, None, false),
             (&["-", "x", "!"], true, None, false),
             (&["?", "?", "?"], true, None, false),
+            // A name that does not exist names no master, and is not silent either.
+            (&["a", "h", "h"], true, Some("a"), false),
+            (&["-", "-", "h"], true, None, false),
+            (&["h", "h", "h"], true, None, false),
+            // The resolver failed: the server may name another master.
+            (&["a", "f", "f"], true, None, false),
         ] {
-            let servers = [1, 2, 3].map(|port| ConnectionAddr::Tcp("s".into(), port));
-            let mut said = Heard::of(servers.iter(), (now, TIME));
-            for (at, word) in words.iter().enumerate() {
-                said.add(at, answer(word), now);
-            }
+            let answers: Vec<_> = words.iter().map(|word| answer(word)).collect();
+            let heard: Vec<_> = answers.iter().map(|one| Heard::Answer(one, now)).collect();
+            let read = |host: &&str, _| match *host {
+                "?" => Err(Unknown::Name),
+                host => Ok(ConnectionAddr::Tcp(host.into(), 1)),
+            };
+            let said = Opinions::of((&peers, 0), (now, TIME), &heard, read);
             let host = |named: NamedMaster| text::address(&named.addr).replace(":1", "");
             assert_eq!(said.is_certain(), certain, "{words:?}");
             assert_eq!(said.believed().map(host).as_deref(), believed, "{words:?}");
-            assert_eq!(said.silence().is_some(), silence, "{words:?}");
+            assert_eq!(said.is_silence(), silence, "{words:?}");
         }
     }
 
     #[test]
     fn a_server_that_is_asked_too_late_is_not_asked() {
         // No server listens there.
-        let info = ("127.0.0.1", 1).into_connection_info().unwrap();
-        let trust = Trust::new(&Tls::default(), [&info]);
-        let peer = Peer::new(info, &trust, None);
-        let ask = |left| {
-            ask(
-                &peer,
-                &[b"PING"],
-                (crate::values::clock::instant() + left, TIME),
-            )
+        let [peer, ..] = peers();
+        let ask = |begins: &dyn Fn() -> Result<(), Cause>| {
+            let turn = Turn {
+                until: crate::values::clock::instant() + TIME,
+                timeout: TIME,
+                begins,
+            };
+            ask(&peer, &[b"PING"], &turn)
         };
-        assert!(matches!(ask(TIME / 3), Err(Cause::NotAsked)));
-        assert!(ask(TIME).is_err_and(|cause| cause.is_silence()));
+        assert!(matches!(
+            ask(&|| Err(Cause::NotAsked)),
+            Err(Cause::NotAsked)
+        ));
+        assert!(ask(&|| Ok(())).is_err_and(|cause| cause.is_silence()));
     }
 
     #[test]

@@ -1,22 +1,23 @@
 //! The sentinels of a set, and what they report of its master.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::text;
-use crate::net::place::question::{self, Answer, Heard, Unknown};
+use crate::net::place::asker::{Asker, Patience, Told};
+use crate::net::place::question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::node::answers::{LASTS, NextQuestion, Questions};
+use crate::protocol::node::directory::Times;
+use crate::protocol::node::questions::Heard;
 use crate::settings::url;
 use crate::values::clock;
-use crate::values::sync::{lock, wait_until};
 
 /// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
@@ -26,48 +27,8 @@ pub(crate) struct Sentinels {
     like: ConnectionAddr,
     /// The passwords of servers and sentinels: no server is looked for at a host that repeats one.
     secrets: Vec<Secret>,
-    /// The questions to each sentinel that are under way. Their answers are for all threads that can wait for them.
-    questions: Mutex<Vec<Questions<Slot>>>,
-    /// Notified when a question has been answered.
-    news: Condvar,
-}
-
-/// A question to a sentinel: when a thread began to ask it, and the answer.
-#[derive(Default)]
-struct SentinelQuestion {
-    begun: OnceLock<Instant>,
-    answer: OnceLock<Answer>,
-}
-
-type Slot = Arc<SentinelQuestion>;
-
-impl SentinelQuestion {
-    /// Whether the sentinel has not answered for this long.
-    fn has_waited(&self, time: Duration) -> bool {
-        let begun = self.begun.get();
-        begun.is_some_and(|begun| clock::instant() >= *begun + time)
-    }
-}
-
-/// A sentinel that is being asked. If its thread ends without an answer, it counts as not asked.
-struct Asked {
-    sentinels: Arc<Sentinels>,
-    at: usize,
-    slot: Slot,
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        let mut questions = lock(&self.sentinels.questions);
-        let not_asked = || Err(Unknown::Failed(Cause::NotAsked));
-        let answer = self.slot.answer.get_or_init(not_asked);
-        let silent = matches!(answer, Err(Unknown::Failed(cause)) if cause.is_silence());
-        if let Some(questions) = questions.get_mut(self.at) {
-            let is_it = |slot: &Slot| Arc::ptr_eq(slot, &self.slot);
-            questions.end(is_it, !silent, clock::instant());
-        }
-        self.sentinels.news.notify_all();
-    }
+    /// An answer is the master's address. `None`: the sentinel has no master of that name.
+    asker: Arc<Asker<Option<ConnectionAddr>>>,
 }
 
 impl Sentinels {
@@ -81,8 +42,7 @@ impl Sentinels {
         let passwords = all.iter().map(|peer| peer.redis_settings().password());
         Sentinels {
             secrets: passwords.chain([password]).map(Secret::of).collect(),
-            questions: Mutex::new(all.iter().map(|_| Questions::default()).collect()),
-            news: Condvar::new(),
+            asker: Asker::new(),
             name,
             all,
             like,
@@ -91,113 +51,34 @@ impl Sentinels {
 
     /// Asks all sentinels at once, or waits for the answers to questions under way, until it is certain which master is
     /// believed, at most for `time`. A thread that resolves a name may take longer.
-    pub(crate) fn ask_all(self: &Arc<Self>, time: Duration) -> Heard {
+    pub(crate) fn ask_all(self: &Arc<Self>, time: Duration) -> Opinions {
         let now = clock::instant();
-        let until = now + time;
-        let asked: Vec<_> = (0..self.all.len()).map(|at| self.begin(at, now)).collect();
-        let mut questions = lock(&self.questions);
-        loop {
-            let is_over = clock::instant() >= until;
-            let said = self.said(&asked, &questions, (now, time), is_over);
-            if is_over || said.is_certain() {
-                return said;
-            }
-            questions = wait_until(&self.news, questions, until);
-        }
-    }
-
-    /// Begins a question, or joins one under way. Returns when it began and where its answer will be, or why none is
-    /// asked.
-    fn begin(self: &Arc<Self>, at: usize, now: Instant) -> Result<(Instant, Slot), Cause> {
-        let mut questions = lock(&self.questions);
-        let questions_to_it = questions.get_mut(at).ok_or(Cause::NotAsked)?;
-        let slot = match questions_to_it.ask(now, Slot::default) {
-            NextQuestion::Wait(asked, slot) => return Ok((asked, slot)),
-            NextQuestion::Full => return Err(Cause::NotAsked),
-            NextQuestion::Begin(slot) => slot,
+        let patience = Patience {
+            time,
+            lasts: Times::REAL.lasts,
+            most: usize::MAX,
         };
-        drop(questions);
-        let asked = Asked {
-            sentinels: self.clone(),
-            at,
-            slot: slot.clone(),
+        let sentinels = self.clone();
+        let ask = move |peer: &Peer, turn: &Turn<'_>| sentinels.ask(peer, turn);
+        let read = |named: &Option<ConnectionAddr>, _| named.clone().ok_or(Unknown::Name);
+        let weigh = |heard: Vec<Heard<'_, Told<Option<ConnectionAddr>>>>, is_over| {
+            let said = Opinions::of((&self.all, 0), (now, time), &heard, read);
+            (is_over || said.is_certain()).then_some(said)
         };
-        let ask = move || {
-            let _ = asked.slot.begun.set(clock::instant());
-            let answer = asked.sentinels.ask(asked.at, (now + LASTS, LASTS));
-            let _ = asked.slot.answer.set(answer);
-        };
-        let thread = std::thread::Builder::new().name("redlock-find".into());
-        match thread.spawn(ask) {
-            Ok(_) => Ok((now, slot)),
-            Err(error) => Err(Cause::NoThread(error.to_string())),
-        }
-    }
-
-    /// The answers so far of the sentinels that were asked.
-    fn said(
-        &self,
-        asked: &[Result<(Instant, Slot), Cause>],
-        questions: &[Questions<Slot>],
-        (begun, time): (Instant, Duration),
-        is_over: bool,
-    ) -> Heard {
-        let mut said = Heard::of(self.all.iter().map(|peer| peer.addr()), (begun, time));
-        for (at, (asked, questions)) in asked.iter().zip(questions).enumerate() {
-            let hangs = || questions.hang(clock::instant());
-            let silent = || Err(Unknown::Failed(Cause::NotConnected(time, time)));
-            match asked {
-                Ok((since, slot)) => match (slot.answer.get(), questions.lately(begun)) {
-                    (Some(answer), _) => said.add(at, answer.clone(), *since),
-                    (None, _) if !is_over => {}
-                    // The sentinel is slow: a recent answer counts.
-                    (None, Some((since, slot))) => {
-                        let answer = slot.answer.get().cloned();
-                        answer
-                            .into_iter()
-                            .for_each(|answer| said.add(at, answer, since));
-                    }
-                    // The thread may have begun just now.
-                    (None, None)
-                        if (questions.is_silent() || hangs()) && slot.has_waited(time / 2) =>
-                    {
-                        said.add(at, silent(), *since);
-                    }
-                    (None, None) => {}
-                },
-                Err(_) if hangs() => said.add(at, silent(), begun),
-                Err(cause) => said.add(at, Err(Unknown::Failed(cause.clone())), begun),
-            }
-        }
-        said
+        let said = self.asker.ask_all(&self.all, patience, ask, weigh);
+        said.unwrap_or_else(|| Opinions::of((&self.all, 0), (now, time), &[], read))
     }
 
     /// The master's address, as one of the sentinels reports it.
-    fn ask(&self, at: usize, time: (Instant, Duration)) -> Answer {
-        let Some(sentinel) = self.all.get(at) else {
-            return Err(Unknown::Name);
-        };
-        let asked = self.named(sentinel, time);
-        let Some((host, port)) = asked.map_err(Unknown::Failed)? else {
-            return Err(Unknown::Name);
-        };
-        Ok((like(&self.like, host, port), None))
-    }
-
-    /// The master's host and port. `None` if the sentinel has no master of that name.
-    fn named(
-        &self,
-        sentinel: &Peer,
-        time: (Instant, Duration),
-    ) -> Result<Option<(String, u16)>, Cause> {
+    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<Option<ConnectionAddr>> {
         let question = b"GET-MASTER-ADDR-BY-NAME";
-        let Some(words) = tell(sentinel, question, &self.name, time)? else {
+        let Some(words) = tell(sentinel, question, &self.name, turn)? else {
             return Ok(None);
         };
         match &words[..] {
             [host, port] if url::is_host(host) && !self.is_secret(host) => {
                 let port = port.parse().map_err(|_| no_address())?;
-                Ok(Some((host.clone(), port)))
+                Ok(Some(like(&self.like, host.clone(), port)))
             }
             _ => Err(no_address()),
         }
@@ -214,7 +95,12 @@ impl Sentinels {
         for (at, sentinel) in self.all.iter().cloned().enumerate() {
             let (sender, name) = (sender.clone(), self.name.clone());
             let ask = move || {
-                let words = tell(&sentinel, b"MASTER", &name, (until, timeout));
+                let turn = Turn {
+                    until,
+                    timeout,
+                    begins: &|| Ok(()),
+                };
+                let words = tell(&sentinel, b"MASTER", &name, &turn);
                 let pairs = words.map(|words| words.unwrap_or_default());
                 let _ = sender.send((at, pairs.map(described)));
             };
@@ -244,7 +130,7 @@ impl Sentinels {
     }
 
     /// Why no master is believed.
-    pub(crate) fn no_master(&self, said: &Heard) -> Cause {
+    pub(crate) fn no_master(&self, said: &Opinions) -> Cause {
         let name = &self.name;
         let each = said.each();
         let mut words = each.iter().map(|(_, word)| word);
@@ -312,13 +198,13 @@ fn tell(
     sentinel: &Peer,
     question: &[u8],
     name: &str,
-    time: (Instant, Duration),
+    turn: &Turn<'_>,
 ) -> Result<Option<Vec<String>>, Cause> {
     let word = |item: Reply| match item {
         Reply::Bulk(bytes) => String::from_utf8(bytes).map_err(|_| no_address()),
         other => Err(Cause::Garbage(other.kind().into())),
     };
-    match question::ask(sentinel, &[b"SENTINEL", question, name.as_bytes()], time)? {
+    match question::ask(sentinel, &[b"SENTINEL", question, name.as_bytes()], turn)? {
         Reply::Nil => Ok(None),
         Reply::Error(text) if text.starts_with("ERR No such master") => Ok(None),
         Reply::Error(text) => Err(Cause::refused(&text)),
@@ -341,6 +227,7 @@ mod tests {
 
     use super::*;
     use crate::net::socket::trust::Trust;
+    use crate::protocol::node::answers::Belief;
     use crate::settings::tls::Tls;
 
     /// Three sentinels, at ports without servers.
@@ -360,53 +247,12 @@ mod tests {
         for _ in 0..3 {
             let begun = clock::instant();
             let said = set.ask_all(Duration::from_secs(7));
-            assert!(said.silence().is_some_and(|at| at >= begun));
+            assert!(matches!(said.belief(), Belief::Silence { at } if at >= begun));
             assert!(
                 begun.elapsed() < Duration::from_secs(5),
                 "none is waited for"
             );
         }
-        let now = clock::instant();
-        let mut questions = lock(&set.questions);
-        for questions in &mut *questions {
-            let ask = questions.ask(now, Slot::default);
-            assert!(matches!(ask, NextQuestion::Begin(_)), "none is left");
-        }
-    }
-
-    /// The thread that asks it may be at any point.
-    #[test]
-    fn a_sentinel_that_has_not_answered_yet_is_not_silent() {
-        let set = sentinels();
-        let begun = clock::instant();
-        let slots = [(); 3].map(|()| Slot::default());
-        let ask = |asked: Instant| {
-            for (questions, slot) in lock(&set.questions).iter_mut().zip(&slots) {
-                questions.end(|_| true, false, begun);
-                questions.ask(asked, || slot.clone());
-            }
-        };
-        // No thread has begun to ask.
-        ask(begun);
-        let said = set.ask_all(Duration::from_millis(600));
-        assert!(said.silence().is_none() && said.believed().is_none());
-        // All that arrive meanwhile get its answer, which is as old as the question.
-        let asked = begun + Duration::from_secs(60);
-        ask(asked);
-        std::thread::scope(|scope| {
-            let wait = || set.ask_all(Duration::from_secs(65)).believed();
-            let said = [0, 1].map(|_| scope.spawn(wait));
-            for slot in &slots {
-                let address = ConnectionAddr::Tcp("h".into(), 1);
-                assert!(slot.answer.set(Ok((address, None))).is_ok());
-            }
-            drop(lock(&set.questions));
-            set.news.notify_all();
-            for said in said {
-                let at = said.join().unwrap().map(|named| named.at);
-                assert_eq!(at, Some(asked));
-            }
-        });
     }
 
     #[test]

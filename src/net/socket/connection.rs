@@ -36,21 +36,27 @@ impl Connection {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        Connection::open_and(info, timeout, purpose, &mut |opened, _| Ok(opened))
+        let then = &mut |opened, _| Ok(opened);
+        Connection::open_and(info, timeout, purpose, (&|| Ok(()), then))
     }
 
-    /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. If a name has
-    /// several addresses, the next one is tried if one fails, and they share the time ([`Sharing`]). Only a server that
+    /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. `begins` is called
+    /// when only the server is left to wait for: the credentials and the addresses are there. If a name has several
+    /// addresses, the next one is tried if one fails, and they share the time ([`Sharing`]). Only a server that
     /// refuses locks decides: the next one may be a former master.
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
         purpose: Purpose<'_>,
-        then: &mut dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause>,
+        (begins, then): (
+            &dyn Fn() -> Result<(), Cause>,
+            &mut dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause>,
+        ),
     ) -> Result<T, Cause> {
         let until = clock::instant() + timeout;
         let login = info.credentials(until, timeout)?;
         let addresses = plain::addresses(info.addr())?;
+        begins()?;
         let mut open = |address: &Option<SocketAddr>, purpose, time: (Instant, Duration)| {
             let (address, login) = (address.as_ref(), login.as_ref());
             then(

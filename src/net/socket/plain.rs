@@ -197,7 +197,7 @@ pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>
         }
     }
     match addresses.is_empty() {
-        true => Err(Cause::Connect(format!("{host} has no address"))),
+        true => Err(Cause::NoHost(format!("{host} has no address"))),
         false => Ok(addresses),
     }
 }
@@ -237,12 +237,29 @@ fn is_of_network(kind: ErrorKind) -> bool {
         )
 }
 
-/// The cause if a name is not resolved. A resolver that finds no socket reports that as any other failure.
+/// The texts of resolvers for a name that does not exist, or has no address: of glibc, musl, and the BSDs. The standard
+/// library passes no number on.
+const NO_HOST: [&str; 5] = [
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "Name has no usable address",
+    "nodename nor servname provided",
+];
+/// The same on Windows: `WSAHOST_NOT_FOUND` and `WSANO_DATA`.
+const NO_HOST_NUMBERS: [i32; 2] = [11001, 11004];
+
+/// The cause if a name is not resolved. A resolver that fails is a failure of this host: the server may be well.
 fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
-    let text = format!("{host}: {error}");
+    let text = error.to_string();
+    let number = error.raw_os_error().filter(|_| cfg!(windows));
+    let is_none = number.is_some_and(|number| NO_HOST_NUMBERS.contains(&number))
+        || NO_HOST.iter().any(|none| text.contains(none));
+    let text = format!("{host}: {text}");
+    // A resolver that finds no socket may report that there is no such host.
     match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {
-        Ok(_) => Cause::Connect(text),
-        Err(_) => Cause::NoSocket(text),
+        Ok(_) if is_none => Cause::NoHost(text),
+        _ => Cause::NoSocket(text),
     }
 }
 

@@ -8,6 +8,7 @@ use super::basics::{CONNECT_TIMEOUT, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTI
 use super::clocks::Clocks;
 use super::conditions::Conditions;
 use super::connection::Listener;
+use super::places::Place;
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::fence::Fencing;
 use crate::protocol::calls::lease::{Extension, Lease};
@@ -60,6 +61,8 @@ pub(super) struct Driver {
     /// The workers, by node.
     pub(super) workers: Vec<Task>,
     pub(super) confirmer: Task,
+    /// What the client knows of each node that is a set.
+    pub(super) places: Vec<Place>,
 }
 
 impl Driver {
@@ -148,6 +151,7 @@ impl Client {
                 leader: Task::None,
                 workers: vec![Task::None; nodes],
                 confirmer: Task::None,
+                places: (0..nodes).map(|_| Place::new()).collect(),
             },
             forsaken: Forsaken::default(),
             threads: (0..threads)

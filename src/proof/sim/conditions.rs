@@ -27,6 +27,8 @@ pub(super) struct Conditions {
     pub(super) fails_over: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     pub(super) by_record: bool,
+    /// A master of a set without replicas refuses writes (`min-replicas-to-write`).
+    pub(super) min_replicas: bool,
     pub(super) locks: Locks,
     course: Course,
 }
@@ -52,6 +54,10 @@ enum Course {
     Fragile,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
     Forsaken,
+    /// The servers behind each name are a set, whose sentinels name the master. Little else goes wrong.
+    Set,
+    /// The same, and masters that are cut off go on with the clients that are cut off with them: two may hold a lock.
+    Careless,
 }
 
 impl Conditions {
@@ -77,6 +83,7 @@ impl Conditions {
             guarded,
             fails_over,
             by_record: random.chance(30),
+            min_replicas: false,
             locks: Locks::Plain,
             course: match forsaken {
                 true => Course::Forsaken,
@@ -96,8 +103,31 @@ impl Conditions {
         }
     }
 
+    /// These conditions, but that the servers behind a name are a set.
+    pub(super) fn of_set(self, min_replicas: bool) -> Conditions {
+        Conditions {
+            min_replicas,
+            course: Course::Set,
+            ..self.fragile()
+        }
+    }
+
+    /// Has masters that are cut off go on with the clients that are cut off with them.
+    pub(super) fn be_careless(&mut self) {
+        (self.min_replicas, self.course) = (false, Course::Careless);
+    }
+
     pub(super) fn is_fragile(&self) -> bool {
-        self.course == Course::Fragile
+        self.course == Course::Fragile || self.is_set()
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        matches!(self.course, Course::Set | Course::Careless)
+    }
+
+    /// Whether clients of a set, and a sentinel, may be cut off together with the master.
+    pub(super) fn parts(&self) -> bool {
+        self.min_replicas || self.course == Course::Careless
     }
 
     pub(super) fn is_forsaken(&self) -> bool {

@@ -20,6 +20,14 @@ impl World {
         if self.clients[c].driver.connections[node].is_none() {
             self.clients[c].driver.workers[node] = Task::Connects;
         }
+        match self.conditions.is_set() {
+            true => self.find(c, node),
+            false => self.connect_to(c, node),
+        }
+    }
+
+    /// Connects to the server that the name leads to, or that the sentinels have named.
+    pub(super) fn connect_to(&mut self, c: usize, node: usize) {
         let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
         let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
         let at = self.t + self.delay(node) + self.delay(node);
@@ -156,7 +164,7 @@ impl World {
         Duration::from_micros(uptime)
     }
 
-    fn has_connected(
+    pub(super) fn has_connected(
         &mut self,
         c: usize,
         node: usize,
@@ -193,10 +201,19 @@ impl World {
         well: bool,
     ) -> (Option<usize>, Result<Handshake, Cause>) {
         let mut fresh = None;
-        let result = if well && self.servers[node].has(Trouble::Replica, self.t) {
+        let named = self.clients[c].driver.places[node].found.take();
+        let (t, server) = (self.t, &self.servers[node]);
+        let leads_to = |named: &(usize, _)| server.sentinels.leads_to(t, c, named.0);
+        let well = well && named.as_ref().is_none_or(leads_to);
+        let is_replica = |named: &(usize, _)| server.instances[named.0].is_replica;
+        let is_replica = named.as_ref().is_some_and(is_replica);
+        let result = if well && (server.has(Trouble::Replica, t) || is_replica) {
             Err(Cause::Replica(None))
         } else if well {
-            let instance = self.servers[node].resolve(&mut self.random);
+            let instance = match &named {
+                Some((instance, _)) => *instance,
+                None => self.servers[node].resolve(&mut self.random),
+            };
             self.net
                 .connections
                 .push(Connection::new(c, node, instance));
@@ -216,6 +233,7 @@ impl World {
                 run_id: Some(self.servers[node].run_id(node, instance)),
                 uptime: Some((uptime, self.now(c))),
                 by_record: self.conditions.by_record,
+                found: named.map(|(_, found)| found),
                 ..Handshake::default()
             })
         } else {

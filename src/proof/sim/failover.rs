@@ -6,7 +6,7 @@ use super::world::{Count, Event, World, trace};
 
 /// The behaviour of a master whose place another one takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+pub(super) enum Before {
     /// The old master ends, and is started as a replica.
     Ends,
     /// The old master becomes a replica, and closes nothing.
@@ -70,14 +70,14 @@ impl World {
     }
 
     /// A replica takes the place of its master, perhaps without the last of its data.
-    fn fail_over(&mut self, node: usize, replica: usize, before: Before) {
+    pub(super) fn fail_over(&mut self, node: usize, replica: usize, before: Before) {
         let goes_on = before == Before::GoesOn;
         let copies = if goes_on && self.conditions.is_fragile() {
             80
         } else {
             40
         };
-        if self.random.chance(copies) {
+        if !self.conditions.is_set() && self.random.chance(copies) {
             self.servers[node].copy_to(replica);
         }
         let history = self.history();
@@ -95,6 +95,13 @@ impl World {
             "node {node} fails over from {old} to {replica}: {history}, {before:?}"
         );
         self.counts[Count::Failovers] += 1;
+        if self.conditions.is_set() {
+            let (t, random) = (self.t, &mut self.random);
+            self.servers[node].sentinels.promoted(t, replica, random);
+            if goes_on {
+                return self.goes_on_in_set(node, old);
+            }
+        }
         self.cut_subscriptions(true, |_, of| of == node);
         if goes_on {
             // The old master goes on as far as the clocks allow; some of its clients have to connect anew, and find the
@@ -131,6 +138,10 @@ impl World {
     pub(super) fn back(&mut self, node: usize, instance: usize) {
         let here = &self.servers[node].instances[instance];
         if !here.is_replica || self.quiet {
+            return;
+        }
+        let set = self.conditions.is_set();
+        if set && !self.servers[node].sentinels.can_bring_back(self.t) {
             return;
         }
         if here.synced && self.conditions.is_fragile() {

@@ -11,6 +11,9 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
+        if self.conditions.is_set() {
+            return self.fault_of_set(node, client);
+        }
         if self.conditions.is_fragile() {
             return self.fault_where_all_is_fragile(node, client);
         }
@@ -93,7 +96,7 @@ impl World {
     }
 
     /// Restarts a server, with its data or without.
-    fn restart_server(&mut self, node: usize, until: u64) {
+    pub(super) fn restart_server(&mut self, node: usize, until: u64) {
         // No server is promoted and restarted at once.
         if self.servers[node].here().was_promoted_lately(self.t) {
             return;
@@ -122,7 +125,7 @@ impl World {
     }
 
     /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
-    fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
+    pub(super) fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
         let ways = self.random.below(3);
         for connection in &mut self.net.connections {
             if connection.node == node && client.is_none_or(|client| connection.client == client) {

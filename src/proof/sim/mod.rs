@@ -24,6 +24,7 @@
 //!
 //! - `basics` and `conditions`: times, random numbers, and what may happen
 //! - `clocks`, `client`, `instance`, `command`, `server` and `connection`: the parts of a world
+//! - `sentinels` and `places`: the sentinels of sets, their failovers, and how clients ask them
 //! - `world`: all of these, the next events, and the record of the locks
 //! - the events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
 //!   servers, `serving` and `failover` there; and `faults`
@@ -45,8 +46,10 @@ mod instance;
 mod kept;
 mod liveness;
 mod network;
+mod places;
 mod safety;
 mod schedule;
+mod sentinels;
 mod server;
 mod serving;
 mod tests;

@@ -22,7 +22,11 @@ impl World {
         if fragile {
             conditions = Conditions::fragile(conditions);
         }
-        let nodes = if fragile && random.chance(85) {
+        let set = seed % 8 == 5;
+        if set {
+            conditions = conditions.of_set(random.chance(40));
+        }
+        let nodes = if (fragile || set) && random.chance(85) {
             1
         } else {
             nodes
@@ -105,6 +109,7 @@ impl World {
         for server in &mut self.servers {
             server.calm();
             server.settle();
+            server.sentinels.calm(server.named);
         }
         // Workers pause for up to 0.7 s; deferred work is tried again with later operations.
         let mut left = None;
@@ -233,6 +238,9 @@ impl World {
                 Event::Demoted(node, instance) => self.demoted(node, instance),
                 Event::Back(node, instance) => self.back(node, instance),
                 Event::Change(node) => self.change_servers(node),
+                Event::Promote(node) => self.promote(node),
+                Event::Heals(node, master) => self.heals(node, master),
+                Event::Asks(client, node, asks) => self.asked(client, node, asks),
                 Event::Gone(token) => self.is_gone(token),
             }
             self.watch();

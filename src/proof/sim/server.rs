@@ -3,6 +3,7 @@
 use super::basics::{MS, RESOLUTION, Random};
 use super::command::token;
 use super::instance::Instance;
+use super::sentinels::Sentinels;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::resp::Reply;
@@ -24,6 +25,7 @@ pub(super) struct Server {
     /// The instance that is being asked is the former master.
     pub(super) demoted: bool,
     pub(super) runs_no_scripts: bool,
+    pub(super) sentinels: Sentinels,
 }
 
 #[derive(Clone, Copy)]
@@ -58,6 +60,7 @@ impl Server {
             troubles: [0; Trouble::ALL],
             demoted: false,
             runs_no_scripts: random.chance(5),
+            sentinels: Sentinels::default(),
         }
     }
 
@@ -136,7 +139,8 @@ impl Server {
         let forbids = self.troubles[Trouble::OutOfMemory as usize].is_multiple_of(2);
         Mood {
             read_only: self.demoted || self.here().is_replica,
-            too_few_replicas: self.has(Trouble::LacksReplicas, t),
+            too_few_replicas: self.has(Trouble::LacksReplicas, t)
+                || self.here().lonely.is_some_and(|since| since <= t),
             out_of_memory: full && !forbids,
             no_set: full && forbids,
             no_queue: self.has(Trouble::ForbidsQueues, t),
@@ -215,5 +219,6 @@ impl Server {
     pub(super) fn demote_instance(&mut self, instance: usize) {
         let instance = &mut self.instances[instance];
         (instance.is_replica, instance.synced) = (true, false);
+        instance.lonely = None;
     }
 }

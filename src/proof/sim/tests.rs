@@ -17,13 +17,26 @@ const RARE: [Mutant; 3] = [
 /// The mutants that few schedules show, with the restart guard: others need not be run.
 const GUARDED: [Mutant; 2] = [Mutant::SecondLookTrustsFirst, Mutant::ExtendInMargin];
 
-/// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 4] = [
+/// The mutants that only sets show, whose sentinels name the master.
+const OF_SETS: [Mutant; 14] = [
     Mutant::UnaskedIsSilent,
     Mutant::RefusalIsNoAnswer,
     Mutant::MinorityNames,
+    Mutant::NewestCounts,
     Mutant::AnswerIsNew,
+    Mutant::JoinedIsNew,
+    Mutant::LateIsAsked,
+    Mutant::SlowIsSilent,
+    Mutant::FewOpen,
+    Mutant::ConfirmUnanswered,
+    Mutant::ConfirmedForLong,
+    Mutant::OldConfirmationCounts,
+    Mutant::UnconfirmedGrants,
+    Mutant::UnconfirmedExtends,
 ];
+
+/// The mutants of parts that the simulation does not have: unit tests find them.
+const ELSEWHERE: [Mutant; 2] = [Mutant::LostSlotIsBack, Mutant::AskedAboutItself];
 
 /// The result of a search: the first seed that fails, and how.
 struct Found {
@@ -41,7 +54,8 @@ fn search(
     over: &AtomicBool,
 ) -> Found {
     set_mutant(mutant);
-    let guarded = mutant.is_some_and(|mutant| GUARDED.contains(&mutant));
+    let is_in = |which: &[Mutant]| mutant.is_some_and(|mutant| which.contains(&mutant));
+    let (guarded, of_sets) = (is_in(&GUARDED), is_in(&OF_SETS));
     let mut found = Found {
         failure: None,
         counts: Counts::default(),
@@ -53,7 +67,8 @@ fn search(
         }
         for seed in start..(start + step).min(end) {
             let mut world = World::new(from + seed, false);
-            if guarded && !world.conditions.guarded {
+            let conditions = &world.conditions;
+            if guarded && !conditions.guarded || of_sets && !conditions.is_set() {
                 continue;
             }
             // A panic is caught so that the seed can be reported.

@@ -9,6 +9,7 @@ use super::basics::{RESOURCES, Random};
 use super::client::Client;
 use super::conditions::Conditions;
 use super::connection::{Net, SubscriptionEvent};
+use super::places::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
 use crate::values::quorum::{Deadline, NodeSet, majority};
@@ -58,6 +59,11 @@ pub(super) enum Event {
     Back(usize, usize),
     /// Something happens to the servers behind a name.
     Change(usize),
+    /// The sentinels of a set replace its master, which was cut off; and it is there again.
+    Promote(usize),
+    Heals(usize, usize),
+    /// A client's questions to the sentinels of a node go on.
+    Asks(usize, usize, Asks),
     /// A token must be gone this long after its release.
     Gone(usize),
 }
@@ -197,6 +203,11 @@ counts! {
     Flushes,
     Evictions,
     SecondLooks,
+    Unaware,
+    Looks,
+    Confirmed,
+    Unconfirmed,
+    MovedOn,
     /// The longest time for which a lock was free, and a thread waited for it, if all is prompt.
     Slept,
 }

@@ -3,38 +3,14 @@
 //! If a directory names the master, another server may have become the master long before the previous one learns of it
 //! and stops granting locks. So a grant counts only if the directory has confirmed the address lately.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
+use crate::protocol::node::directory::{FoundMaster, LastWord};
 
-/// The age of the directory's last answer at which it is asked again.
-const ASK: Duration = Duration::from_secs(1);
-/// How long the directory's last answer is trusted.
-pub(crate) const HOLDS: Duration = Duration::from_secs(2);
 /// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
 /// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
 pub(crate) const NAMED: Duration = Duration::from_secs(1);
-
-/// The pause between two questions.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// The master that a directory has named.
-#[derive(Clone, Debug)]
-pub(crate) struct FoundMaster {
-    /// The address in a form that may be shown.
-    pub(crate) address: Arc<str>,
-    /// When the directory was asked.
-    pub(crate) at: Instant,
-}
-
-/// A directory's answer about an address: whether the master is there, or why not.
-#[derive(Debug)]
-pub(crate) struct LastWord {
-    pub(crate) answer: Result<(), Cause>,
-    /// When the servers that the answer relies on were asked.
-    pub(crate) at: Instant,
-}
 
 /// The state of a connection's address.
 #[derive(Debug, Default)]
@@ -61,7 +37,7 @@ impl Address {
     /// Updates whether the last answer is still trusted.
     pub(crate) fn update(&mut self, now: Instant) {
         if let Some(found) = &self.found {
-            self.unconfirmed = now > found.at + HOLDS;
+            self.unconfirmed = now > found.until();
         }
     }
 
@@ -72,12 +48,11 @@ impl Address {
 
     /// Whether to ask the directory, if the node is in use.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let old = self
-            .found
-            .as_ref()
-            .is_some_and(|found| now >= found.at + ASK);
-        let paused = self.asked.is_none_or(|asked| now >= asked + PAUSE);
-        old && paused && !self.asking && self.moved.is_none()
+        let Some(FoundMaster { at, times, .. }) = self.found else {
+            return false;
+        };
+        let paused = self.asked.is_none_or(|asked| now >= asked + times.pause);
+        now >= at + times.ask && paused && !self.asking && self.moved.is_none()
     }
 
     /// Notes that the directory is asked now. Returns the address to ask about.
@@ -92,7 +67,7 @@ impl Address {
     /// may belong to another thread's question.
     pub(crate) fn answered(&mut self, asked: Instant, word: Option<LastWord>) {
         // The question may have been about the previous connection.
-        if self.asked != Some(asked) {
+        if self.asked != Some(asked) && !mutant(Mutant::OldConfirmationCounts) {
             return;
         }
         self.asking = false;
@@ -115,15 +90,15 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::node::directory::Times;
 
+    const HOLDS: Duration = Times::REAL.holds;
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
 
     fn address(at: Instant) -> Address {
-        Address::new(Some(FoundMaster {
-            address: "m at h:1".into(),
-            at,
-        }))
+        let found = FoundMaster::new("m at h:1".into(), at, true, Times::REAL);
+        Address::new(Some(found))
     }
 
     fn yes(at: Instant) -> Option<LastWord> {

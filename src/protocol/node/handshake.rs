@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::means::{Lack, Means};
-use crate::protocol::node::address::FoundMaster;
+use crate::protocol::node::directory::FoundMaster;
 use crate::protocol::node::witness::Witness;
 
 /// The properties that a server reports when it is connected.

@@ -3,13 +3,16 @@
 //! In reading order:
 //!
 //! - `notice`, `event`: what is logged about a node, and what only once
+//! - `answers`: the master that servers name, weighed
+//! - `questions`: the questions to these servers, which callers share
+//! - `directory`: what follows from their answers
+//! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `address`: whether a connection still leads to the node's master
 //! - `guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
 //! - `proof`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
 //! - `wire`: one connection, and its pending replies (`outgoing`: the commands that are being sent)
-//! - `answers`: which of the servers that name a master are trusted
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
 //! - `known_server`: the server behind the node's address, and when it votes
@@ -19,7 +22,9 @@
 
 pub(crate) mod address;
 pub(crate) mod answers;
+pub(crate) mod cluster_map;
 pub(crate) mod debt;
+pub(crate) mod directory;
 pub(crate) mod event;
 pub(crate) mod guard;
 pub(crate) mod handshake;
@@ -31,6 +36,7 @@ pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod outgoing;
 pub(crate) mod proof;
+pub(crate) mod questions;
 pub(crate) mod reconnect;
 pub(crate) mod wire;
 pub(crate) mod witness;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::protocol::node::address::FoundMaster;
+use crate::protocol::node::directory::FoundMaster;
 use crate::values::quorum::NodeSet;
 
 /// The role of a thread.

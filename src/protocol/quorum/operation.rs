@@ -245,7 +245,11 @@ impl<W> Operation<W> {
 
     /// Nodes that the operation can be sent to.
     fn connected(&self, view: &View) -> NodeSet {
-        match self.needs_master() {
+        let ignores = match self.is_acquire() {
+            true => Mutant::UnconfirmedGrants,
+            false => Mutant::UnconfirmedExtends,
+        };
+        match self.needs_master() && !mutant(ignores) {
             true => view.connected.without(view.unconfirmed),
             false => view.connected,
         }

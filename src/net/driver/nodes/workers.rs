@@ -8,7 +8,7 @@ use crate::net::driver::leader::Connections;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::node::address::{FoundMaster, LastWord};
+use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;

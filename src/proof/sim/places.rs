@@ -1,0 +1,285 @@
+//! How clients find and confirm the masters of sets: the threads that ask the sentinels, around the protocol's own
+//! questions, answers and conclusions.
+
+use super::basics::CONNECT_TIMEOUT;
+use super::sentinels::{Reaction, SENTINELS, TIMES};
+use super::world::{Count, Event, World, trace};
+use crate::errors::cause::Cause;
+use crate::protocol::node::answers::{Answers, Belief, Word};
+use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::questions::{Ending, Heard, Question, Questions, Terms};
+use crate::protocol::quorum::core::Input;
+
+/// What a client knows of a set.
+pub(super) struct Place {
+    questions: Questions<usize, Word<usize>>,
+    callers: Vec<(u64, Purpose)>,
+    /// All questions that were asked.
+    asked: Vec<Asked>,
+    /// The server that is connected to.
+    pub(super) found: Option<(usize, FoundMaster)>,
+}
+
+/// The purpose of a caller.
+#[derive(Clone)]
+enum Purpose {
+    Connects,
+    Confirms(FoundMaster),
+}
+
+/// A question to a sentinel.
+struct Asked {
+    question: Question<usize>,
+    /// The sentinel's answer, once the question has arrived there.
+    word: Option<Word<usize>>,
+    is_over: bool,
+}
+
+/// An event of a question, or of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asks {
+    /// The question's thread turns to the sentinel.
+    Turns(usize),
+    Arrives(usize),
+    /// The answer, or a refused connection, is there.
+    Answered(usize),
+    /// The question's time is over.
+    Ends(usize),
+    /// A caller's time is over.
+    Over,
+}
+
+impl Place {
+    pub(super) fn new() -> Place {
+        Place {
+            questions: Questions::new(TIMES),
+            callers: Vec::new(),
+            asked: Vec::new(),
+            found: None,
+        }
+    }
+
+    /// What a caller has heard, if that is enough.
+    fn heard(&self, call: u64, now: std::time::Instant) -> Option<Answers<usize>> {
+        let (heard, is_over) = self.questions.heard(call, now);
+        let mut answers = Answers::of(SENTINELS, 0, now);
+        let mut pending = 0;
+        for (sentinel, heard) in heard.into_iter().enumerate() {
+            match heard {
+                Heard::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
+                Heard::Silence(asked) => answers.hear(sentinel, Word::Silent, asked),
+                Heard::NotAsked => answers.hear(sentinel, Word::Unknown, now),
+                Heard::Pending => pending += 1,
+            }
+        }
+        let is_certain = pending == 0 || answers.verdict() != Belief::Unknown;
+        (is_over || is_certain).then_some(answers)
+    }
+}
+
+fn shown(instance: usize) -> String {
+    format!("m at {instance}")
+}
+
+impl World {
+    /// A client looks for the master of a set, to connect to it.
+    pub(super) fn find(&mut self, c: usize, node: usize) {
+        self.look_up(c, node, Purpose::Connects);
+    }
+
+    /// A client asks whether the master still is where it found it.
+    pub(super) fn confirm(&mut self, c: usize, node: usize, found: FoundMaster) {
+        self.look_up(c, node, Purpose::Confirms(found));
+    }
+
+    fn asks(&mut self, at: u64, c: usize, node: usize, asks: Asks) {
+        self.at(at, Event::Asks(c, node, asks));
+    }
+
+    fn look_up(&mut self, c: usize, node: usize, purpose: Purpose) {
+        let now = self.now(c);
+        let time = match &purpose {
+            Purpose::Connects => std::time::Duration::from_micros(CONNECT_TIMEOUT / 2),
+            Purpose::Confirms(_) => TIMES.confirm,
+        };
+        let terms = Terms {
+            now,
+            time,
+            lasts: TIMES.lasts,
+            most: usize::MAX,
+        };
+        self.counts[Count::Looks] += 1;
+        let place = &mut self.clients[c].driver.places[node];
+        let (call, questions) = place.questions.begin(0..SENTINELS, terms);
+        place.callers.push((call, purpose));
+        // Threads, names and credentials may all be slow at once.
+        let slow = !self.quiet && self.random.chance(8);
+        for question in questions {
+            let lasts = u64::try_from(question.lasts.as_micros()).unwrap();
+            let late = match self.random.below(100) {
+                _ if slow => self.random.below(lasts * 11 / 10),
+                0..4 if !self.quiet => self.random.below(lasts * 11 / 10),
+                _ => 10 + self.random.below(100),
+            };
+            let place = &mut self.clients[c].driver.places[node];
+            let number = place.asked.len();
+            let ends = self.clients[c].clocks.time(question.asked + question.lasts);
+            self.clients[c].driver.places[node].asked.push(Asked {
+                question,
+                word: None,
+                is_over: false,
+            });
+            if !self.quiet && self.random.chance(2) {
+                self.ended(c, node, number, &Word::Unknown, Ending::NotAsked);
+                continue;
+            }
+            self.asks(self.t + late, c, node, Asks::Turns(number));
+            self.asks(ends, c, node, Asks::Ends(number));
+        }
+        let over = self.clients[c].clocks.time(now + time);
+        self.asks(over, c, node, Asks::Over);
+        self.weigh(c, node);
+    }
+
+    /// How far away the sentinels are.
+    fn sentinel_delay(&mut self) -> u64 {
+        match self.random.below(20) {
+            _ if self.quiet => 50,
+            0 => self.random.below(12_000),
+            1..4 => self.random.below(2_000),
+            _ => 20 + self.random.below(150),
+        }
+    }
+
+    /// A question, or a call, goes on.
+    pub(super) fn asked(&mut self, c: usize, node: usize, asks: Asks) {
+        if self.clients[c].dead {
+            return;
+        }
+        let stands = self.clients[c].clocks.stands_until;
+        if stands > self.t && !matches!(asks, Asks::Arrives(_)) {
+            return self.asks(stands, c, node, asks);
+        }
+        let now = self.now(c);
+        let place = &mut self.clients[c].driver.places[node];
+        match asks {
+            Asks::Over => self.weigh(c, node),
+            Asks::Turns(number) => {
+                let asked = &place.asked[number];
+                if asked.is_over {
+                    return;
+                }
+                match place.questions.turns_to(&asked.question, now) {
+                    true => {
+                        let at = self.t + self.sentinel_delay();
+                        self.asks(at, c, node, Asks::Arrives(number));
+                    }
+                    false => self.ended(c, node, number, &Word::Unknown, Ending::NotAsked),
+                }
+            }
+            Asks::Arrives(number) => {
+                let sentinel = place.asked[number].question.server;
+                let reaction = self.servers[node].sentinels.ask(self.t, c, sentinel);
+                let word = match reaction {
+                    Reaction::Answers(word) => word,
+                    Reaction::Refuses => Word::Silent,
+                    Reaction::Nothing => return,
+                };
+                self.clients[c].driver.places[node].asked[number].word = Some(word);
+                let at = self.t + self.sentinel_delay();
+                self.asks(at, c, node, Asks::Answered(number));
+            }
+            Asks::Answered(number) => {
+                let word = place.asked[number].word.clone().unwrap_or(Word::Unknown);
+                let ending = match word {
+                    Word::Silent => Ending::Silent,
+                    _ => Ending::Answered,
+                };
+                self.ended(c, node, number, &word, ending);
+            }
+            Asks::Ends(number) => {
+                // A sentinel that was connected, and has not answered in time, is there.
+                let (word, ending) = match place.asked[number].word {
+                    Some(_) => (Word::Unknown, Ending::Answered),
+                    None => (Word::Silent, Ending::Silent),
+                };
+                self.ended(c, node, number, &word, ending);
+            }
+        }
+    }
+
+    fn ended(&mut self, c: usize, node: usize, number: usize, word: &Word<usize>, ending: Ending) {
+        let now = self.now(c);
+        let place = &mut self.clients[c].driver.places[node];
+        let asked = &mut place.asked[number];
+        if std::mem::replace(&mut asked.is_over, true) {
+            return;
+        }
+        place.questions.end(&asked.question, word, ending, now);
+        self.weigh(c, node);
+    }
+
+    /// The callers that have heard enough go on.
+    fn weigh(&mut self, c: usize, node: usize) {
+        let now = self.now(c);
+        let mut at = 0;
+        while let Some((call, purpose)) = self.clients[c].driver.places[node].callers.get(at) {
+            let (call, purpose) = (*call, purpose.clone());
+            let place = &mut self.clients[c].driver.places[node];
+            let Some(answers) = place.heard(call, now) else {
+                at += 1;
+                continue;
+            };
+            place.callers.remove(at);
+            place.questions.leave(call);
+            let belief = answers.verdict();
+            trace!(self, "client {c}, node {node}: {answers:?}, {belief:?}");
+            match purpose {
+                Purpose::Connects => self.has_found(c, node, &belief),
+                Purpose::Confirms(found) => self.has_confirmed(c, node, &found, &belief),
+            }
+        }
+    }
+
+    fn has_found(&mut self, c: usize, node: usize, belief: &Belief<'_, usize>) {
+        let Belief::Named {
+            master,
+            at,
+            by_most,
+        } = *belief
+        else {
+            let none = Cause::NoMaster("no majority".into(), false);
+            return self.has_connected(c, node, None, Err(none));
+        };
+        let found = FoundMaster::new(shown(*master).into(), at, by_most, TIMES);
+        self.clients[c].driver.places[node].found = Some((*master, found));
+        self.connect_to(c, node);
+    }
+
+    fn has_confirmed(
+        &mut self,
+        c: usize,
+        node: usize,
+        found: &FoundMaster,
+        belief: &Belief<'_, usize>,
+    ) {
+        let asked = found.at;
+        let answer = LastWord::of(belief, asked, |master| {
+            match shown(*master) == *found.address {
+                true => Ok(()),
+                false => Err(Cause::Moved(shown(*master))),
+            }
+        });
+        let count = match &answer {
+            Some(LastWord { answer: Ok(()), .. }) => Count::Confirmed,
+            Some(_) => Count::MovedOn,
+            None => Count::Unconfirmed,
+        };
+        self.counts[count] += 1;
+        let now = self.now(c);
+        let input = Input::Confirmed { asked, answer };
+        self.clients[c].core.input(node, input, now);
+        self.announce(c);
+        self.wake(c, self.t);
+    }
+}

@@ -1,0 +1,269 @@
+//! The map of a Redis Cluster as its servers report it: which of them is believed about a slot, and which are asked next
+//! (rules R43, R45).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::protocol::commands::slots::{Endpoint, Map};
+use crate::protocol::mutants::{Mutant, mutant};
+
+/// How many of the servers are asked, once they are learnt.
+const ASKED: usize = 3;
+/// The shortest time between two questions for the map that redirects lead to.
+const REFRESH: Duration = Duration::from_millis(100);
+/// A server that has lost a slot reports it before others do: for this time their claims that it owns the slot are
+/// ignored.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// The state learnt from a Cluster's servers.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterMap {
+    map: Option<Arc<Map>>,
+    /// When the server that returned the map was asked.
+    asked: Option<Instant>,
+    /// Single slots that servers reported to have moved, since then or a short time before.
+    moved: BTreeMap<u16, Moved>,
+    /// When a server last gave reason to ask for the map again.
+    refreshed: Option<Instant>,
+    /// The server that is asked first, and since when it is.
+    turn: usize,
+    turned: Option<Instant>,
+}
+
+/// A report of the server at `from`, at this time, that the one at `to` owns a slot.
+#[derive(Debug)]
+struct Moved {
+    from: String,
+    to: Endpoint,
+    at: Instant,
+}
+
+impl Moved {
+    /// Whether a map that was asked for then is corrected: it gives the slot to the server that has lost it, or is older
+    /// than the loss.
+    fn corrects(&self, master: Option<&Endpoint>, asked: Instant) -> bool {
+        let is_lost = master.is_some_and(|master| is_at(master, &self.from));
+        self.at + BELIEVED > asked
+            && (is_lost && !mutant(Mutant::LostSlotIsBack) || self.at > asked)
+    }
+}
+
+/// The servers to ask where a slot is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ToAsk {
+    /// No others are known yet.
+    Seeds,
+    /// These, and the seed of this number, modulo their count, in case that none of these can be reached: its name may
+    /// lead to one of these, which must not have two votes.
+    Servers(Vec<Endpoint>, usize),
+}
+
+impl ClusterMap {
+    pub(crate) fn map(&self) -> Option<&Arc<Map>> {
+        self.map.as_ref()
+    }
+
+    /// Records at this time that the server at `from` reported `to` as the slot's owner. Returns whether the map has
+    /// changed.
+    pub(crate) fn moved(&mut self, slot: u16, from: &str, to: Endpoint, at: Instant) -> bool {
+        let Some(map) = &mut self.map else {
+            return false;
+        };
+        Arc::make_mut(map).moved(slot, to.clone());
+        let from = from.to_owned();
+        self.moved.insert(slot, Moved { from, to, at });
+        true
+    }
+
+    /// When the server that lost the slot to this one reported it, if others may not have learnt it yet; and its
+    /// address.
+    pub(crate) fn moved_at(
+        &self,
+        slot: u16,
+        is_to: impl Fn(&Endpoint) -> bool,
+    ) -> Option<(Instant, String)> {
+        let moved = self.moved.get(&slot).filter(|moved| is_to(&moved.to));
+        moved.map(|moved| (moved.at, moved.from.clone()))
+    }
+
+    /// The master of a slot by a server's map, which was asked for then, corrected by what others reported lately.
+    pub(crate) fn master<'a>(
+        &'a self,
+        map: &'a Map,
+        slot: u16,
+        asked: Instant,
+    ) -> Option<&'a Endpoint> {
+        let master = map.master(slot);
+        let moved = self.moved.get(&slot);
+        let moved = moved.filter(|moved| moved.corrects(master, asked));
+        moved.map(|moved| &moved.to).or(master)
+    }
+
+    /// Learns a map that was asked for then. Returns whether it differs from the one before.
+    pub(crate) fn learn(&mut self, mut map: Arc<Map>, asked: Instant) -> bool {
+        if self.asked.is_some_and(|before| asked <= before) {
+            return false;
+        }
+        self.moved.retain(|_, moved| moved.at + BELIEVED > asked);
+        for (slot, moved) in &self.moved {
+            if moved.corrects(map.master(*slot), asked) {
+                Arc::make_mut(&mut map).moved(*slot, moved.to.clone());
+            }
+        }
+        let has_changed = self.map.as_ref() != Some(&map);
+        (self.map, self.asked) = (Some(map), Some(asked));
+        has_changed
+    }
+
+    /// Whether a redirect leads to a question for the map now. Notes that it is asked.
+    pub(crate) fn refreshes(&mut self, now: Instant) -> bool {
+        let is_due = self.refreshed.is_none_or(|last| now >= last + REFRESH);
+        if is_due {
+            self.refreshed = Some(now);
+        }
+        is_due
+    }
+
+    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those in turn. The server
+    /// at `except` is not asked about itself if that can be avoided: it may not have learnt yet that another one has
+    /// taken its place.
+    pub(crate) fn to_ask(&mut self, except: Option<&str>, now: Instant) -> ToAsk {
+        let Some(map) = &self.map else {
+            return ToAsk::Seeds;
+        };
+        let is_other = |one: &&Endpoint| {
+            let is_it = except.is_some_and(|except| is_at(one, except));
+            !is_it || mutant(Mutant::AskedAboutItself)
+        };
+        let mut all: Vec<&Endpoint> = map.servers().filter(is_other).collect();
+        if all.is_empty() {
+            all = map.servers().collect();
+        }
+        // Questions at the same time go to the same servers.
+        if self.turned.is_none_or(|last| now >= last + REFRESH) {
+            (self.turn, self.turned) = (self.turn.wrapping_add(1), Some(now));
+        }
+        let first = self.turn.checked_rem(all.len()).unwrap_or(0);
+        let asked = all.iter().cycle().skip(first).take(ASKED.min(all.len()));
+        ToAsk::Servers(asked.copied().cloned().collect(), self.turn)
+    }
+}
+
+/// Whether `shown` is a server's address, as errors show it.
+pub(crate) fn is_at((host, port): &Endpoint, shown: &str) -> bool {
+    let Some((shown, its)) = shown.rsplit_once(':') else {
+        return false;
+    };
+    let bare = shown
+        .strip_prefix('[')
+        .and_then(|shown| shown.strip_suffix(']'));
+    bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::mutants::set_mutant;
+    use crate::values::clock;
+
+    /// A map of two shards, the first at this address.
+    fn map(first: &str) -> Arc<Map> {
+        let mut map = Map::default();
+        (0..10).for_each(|slot| map.moved(slot, (first.to_owned(), 1)));
+        (10..20).for_each(|slot| map.moved(slot, ("c".to_owned(), 1)));
+        map.into()
+    }
+
+    fn wrong() -> Vec<String> {
+        let start = clock::instant();
+        let moved = start + Duration::from_millis(100);
+        let mut known = ClusterMap::default();
+        known.learn(map("a"), start);
+        assert!(known.moved(3, "a:1", ("b".into(), 1), moved));
+        let is_b = |to: &Endpoint| to.0 == "b";
+        assert_eq!(known.moved_at(3, is_b), Some((moved, "a:1".into())));
+        assert_eq!(known.moved_at(4, is_b), None);
+        let mut wrong = Vec::new();
+        // Asked before that, right after it, and much later.
+        for (asked, first, expected) in [
+            (start + BELIEVED / 20, "a", ["b", "a"]),
+            (moved - BELIEVED / 100, "x", ["b", "x"]),
+            (moved + BELIEVED / 2, "a", ["b", "a"]),
+            // The slot has moved on.
+            (moved + BELIEVED * 3 / 4, "x", ["x", "x"]),
+            (moved + BELIEVED, "a", ["a", "a"]),
+        ] {
+            let (a_map, slots) = (map(first), [3, 4]);
+            let by_server = slots.map(|slot| known.master(&a_map, slot, asked).unwrap().0.clone());
+            known.learn(a_map.clone(), asked);
+            let learnt = known.map().unwrap();
+            let found = slots.map(|slot| learnt.master(slot).unwrap().0.clone());
+            if found != expected || by_server != expected {
+                wrong.push(format!("{first}, {:?}: {found:?}", asked - start));
+            }
+            assert_eq!(learnt.master(12).unwrap().0, "c");
+        }
+        assert_eq!(known.moved_at(3, is_b), None);
+        // One server is not asked about itself, unless it is the only one.
+        for (except, expected) in [(None, 2), (Some("a:1"), 1), (Some("b:1"), 2)] {
+            let ToAsk::Servers(servers, _) = known.to_ask(except, moved) else {
+                panic!("they are known");
+            };
+            if servers.len() != expected {
+                wrong.push(format!("{except:?}: {servers:?}"));
+            }
+        }
+        wrong
+    }
+
+    #[test]
+    fn a_server_that_has_lost_a_slot_is_believed_before_others_know() {
+        assert_eq!(wrong(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_mutant_of_it_is_found() {
+        for mutant in [Mutant::LostSlotIsBack, Mutant::AskedAboutItself] {
+            set_mutant(Some(mutant));
+            let wrong = wrong();
+            set_mutant(None);
+            assert_ne!(wrong, Vec::<String>::new(), "{mutant:?}");
+        }
+    }
+
+    #[test]
+    fn servers_are_asked_in_turn_and_those_at_the_same_time_ask_the_same() {
+        let start = clock::instant();
+        let mut known = ClusterMap::default();
+        assert_eq!(known.to_ask(None, start), ToAsk::Seeds);
+        let mut map = Map::default();
+        (0..5).for_each(|slot| map.moved(slot, (format!("h{slot}"), 1)));
+        known.learn(map.into(), start);
+        let mut asked = |at: u32| {
+            let now = start + at * Duration::from_millis(1);
+            let ToAsk::Servers(servers, turn) = known.to_ask(Some("h2:1"), now) else {
+                panic!("they are known");
+            };
+            let hosts: Vec<String> = servers.into_iter().map(|one| one.0).collect();
+            (hosts.concat(), turn)
+        };
+        assert_eq!(asked(0), ("h1h3h4".into(), 1));
+        assert_eq!(asked(99), ("h1h3h4".into(), 1));
+        assert_eq!(asked(100), ("h3h4h0".into(), 2));
+        assert_eq!(asked(200), ("h4h0h1".into(), 3));
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_is_shown() {
+        for (host, shown, expected) in [
+            ("a", "a:1", true),
+            ("a", "a:2", false),
+            ("::1", "[::1]:1", true),
+            ("::1", "::1", false),
+            ("a", "b:1", false),
+        ] {
+            assert_eq!(is_at(&(host.into(), 1), shown), expected, "{shown}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What follows from the answers of the servers that name a master: which address is connected to, for how long it
+//! counts, and when it is confirmed again (rule R43).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::cause::Cause;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::answers::Belief;
+
+/// How long questions and answers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// The age of the last answer at which the servers are asked again.
+    pub(crate) ask: Duration,
+    /// How long the last answer is trusted.
+    pub(crate) holds: Duration,
+    /// The pause between two confirmations.
+    pub(crate) pause: Duration,
+    /// How long a confirmation waits for answers: some time is left before the last answer is too old.
+    pub(crate) confirm: Duration,
+    /// How long callers join a question that is under way.
+    pub(crate) fresh: Duration,
+    /// How long a question lasts.
+    pub(crate) lasts: Duration,
+    /// A server that answered within this time before a question, but does not answer that question, is slow.
+    pub(crate) lately: Duration,
+}
+
+impl Times {
+    pub(crate) const REAL: Times = Times {
+        ask: Duration::from_secs(1),
+        holds: Duration::from_secs(2),
+        pause: Duration::from_millis(100),
+        confirm: Duration::from_millis(850),
+        fresh: Duration::from_millis(700),
+        lasts: Duration::from_secs(2),
+        lately: Duration::from_millis(850),
+    };
+}
+
+/// The master that a directory has named.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundMaster {
+    /// The address in a form that may be shown.
+    pub(crate) address: Arc<str>,
+    /// When the directory was asked.
+    pub(crate) at: Instant,
+    pub(crate) times: Times,
+}
+
+/// A directory's answer about an address: whether the master is there, or why not.
+#[derive(Debug)]
+pub(crate) struct LastWord {
+    pub(crate) answer: Result<(), Cause>,
+    /// When the servers that the answer relies on were asked.
+    pub(crate) at: Instant,
+}
+
+impl FoundMaster {
+    /// The master at this address, as servers named it that were asked then. In the short time for connecting, a server
+    /// that is slow looks silent. If few name the master, all are asked once more, and for longer, before a grant there
+    /// counts.
+    pub(crate) fn new(address: Arc<str>, at: Instant, by_most: bool, times: Times) -> FoundMaster {
+        let at = match by_most || mutant(Mutant::FewOpen) {
+            true => at,
+            false => at.checked_sub(2 * times.holds).unwrap_or(at),
+        };
+        FoundMaster { address, at, times }
+    }
+
+    /// Until when grants there count without another answer.
+    pub(crate) fn until(&self) -> Instant {
+        match mutant(Mutant::ConfirmedForLong) {
+            true => self.at + 20 * self.times.holds,
+            false => self.at + self.times.holds,
+        }
+    }
+}
+
+impl LastWord {
+    /// What the answers to a confirmation mean for an address. `None`: they do not decide it, and the last answer holds
+    /// until it is too old. `asked`: when the confirmation began.
+    pub(crate) fn of<A>(
+        belief: &Belief<'_, A>,
+        asked: Instant,
+        is_there: impl FnOnce(&A) -> Result<(), Cause>,
+    ) -> Option<LastWord> {
+        match belief {
+            Belief::Named { master, at, .. } => Some(LastWord {
+                answer: is_there(master),
+                at: *at,
+            }),
+            Belief::Silence { at } => Some(LastWord {
+                answer: Ok(()),
+                at: *at,
+            }),
+            Belief::Unknown => mutant(Mutant::ConfirmUnanswered).then_some(LastWord {
+                answer: Ok(()),
+                at: asked,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_master_that_few_name_counts_once_it_is_confirmed() {
+        let now = crate::values::clock::instant() + 60 * S;
+        for (by_most, until) in [(true, now + 2 * S), (false, now - 2 * S)] {
+            let found = FoundMaster::new("m".into(), now, by_most, Times::REAL);
+            assert_eq!(found.until(), until);
+        }
+    }
+
+    #[test]
+    fn an_address_is_confirmed_by_its_name_or_by_silence() {
+        let now = crate::values::clock::instant();
+        let moved = || Cause::Closed("moved".into());
+        for (belief, expected) in [
+            (
+                Belief::Named {
+                    master: &1,
+                    at: now,
+                    by_most: true,
+                },
+                Some(true),
+            ),
+            (
+                Belief::Named {
+                    master: &2,
+                    at: now,
+                    by_most: true,
+                },
+                Some(false),
+            ),
+            (Belief::Silence { at: now }, Some(true)),
+            (Belief::Unknown, None),
+        ] {
+            let is_there = |master: &i32| (*master == 1).then_some(()).ok_or_else(moved);
+            let word = LastWord::of(&belief, now + S, is_there);
+            assert!(word.as_ref().is_none_or(|word| word.at == now));
+            assert_eq!(word.map(|word| word.answer.is_ok()), expected, "{belief:?}");
+        }
+    }
+}
