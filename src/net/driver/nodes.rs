@@ -24,7 +24,6 @@ use crate::net::socket::trust::Trust;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
 use crate::protocol::node::node::Timeouts;

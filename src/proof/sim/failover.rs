@@ -26,6 +26,9 @@ impl World {
         if self.quiet {
             return;
         }
+        if self.conditions.is_set() {
+            return self.change_set(node);
+        }
         let replicas = self.servers[node].replicas();
         let replica = match replicas.is_empty() {
             true => None,

@@ -16,8 +16,23 @@ pub(super) struct Place {
     callers: Vec<(u64, Purpose)>,
     /// All questions that were asked.
     asked: Vec<Asked>,
+    /// What is the matter with the client's questions, and until when.
+    hampered: Option<(Hampered, u64)>,
+    /// The process stops before it reads the next answer.
+    stops: bool,
     /// The server that is connected to.
     pub(super) found: Option<(usize, FoundMaster)>,
+}
+
+/// What hampers a client's questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hampered {
+    /// No thread can be started.
+    NoThreads,
+    /// Threads, names or credentials are so late that hardly any time is left.
+    Late,
+    /// The sentinels are so far away that their answers come after the callers have gone.
+    Far,
 }
 
 /// The purpose of a caller.
@@ -55,6 +70,8 @@ impl Place {
             questions: Questions::new(TIMES),
             callers: Vec::new(),
             asked: Vec::new(),
+            hampered: None,
+            stops: false,
             found: None,
         }
     }
@@ -112,12 +129,11 @@ impl World {
         let place = &mut self.clients[c].driver.places[node];
         let (call, questions) = place.questions.begin(0..SENTINELS, terms);
         place.callers.push((call, purpose));
-        // Threads, names and credentials may all be slow at once.
-        let slow = !self.quiet && self.random.chance(8);
+        let hampered = self.hampered(c, node);
         for question in questions {
             let lasts = u64::try_from(question.lasts.as_micros()).unwrap();
             let late = match self.random.below(100) {
-                _ if slow => self.random.below(lasts * 11 / 10),
+                _ if hampered == Some(Hampered::Late) => lasts - self.random.below(120),
                 0..4 if !self.quiet => self.random.below(lasts * 11 / 10),
                 _ => 10 + self.random.below(100),
             };
@@ -129,7 +145,8 @@ impl World {
                 word: None,
                 is_over: false,
             });
-            if !self.quiet && self.random.chance(2) {
+            let none = hampered == Some(Hampered::NoThreads);
+            if none || !self.quiet && self.random.chance(2) {
                 self.ended(c, node, number, &Word::Unknown, Ending::NotAsked);
                 continue;
             }
@@ -141,10 +158,30 @@ impl World {
         self.weigh(c, node);
     }
 
+    /// Something hampers a client's questions for a while.
+    pub(super) fn hamper(&mut self, c: usize, node: usize) {
+        let how = [Hampered::NoThreads, Hampered::Late, Hampered::Far][self.random.pick(3)];
+        let until = self.t + self.random.below(400_000);
+        trace!(self, "client {c}, node {node}: {how:?} until {until}");
+        self.clients[c].driver.places[node].hampered = Some((how, until));
+    }
+
+    /// The client's process stops before it reads the next answer.
+    pub(super) fn stops_soon(&mut self, c: usize, node: usize) {
+        self.clients[c].driver.places[node].stops = true;
+    }
+
+    fn hampered(&self, c: usize, node: usize) -> Option<Hampered> {
+        let hampered = self.clients[c].driver.places[node].hampered;
+        let hampered = hampered.filter(|(_, until)| *until > self.t && !self.quiet);
+        hampered.map(|(how, _)| how)
+    }
+
     /// How far away the sentinels are.
-    fn sentinel_delay(&mut self) -> u64 {
+    fn sentinel_delay(&mut self, c: usize, node: usize) -> u64 {
         match self.random.below(20) {
             _ if self.quiet => 50,
+            _ if self.hampered(c, node) == Some(Hampered::Far) => 2_500 + self.random.below(4_000),
             0 => self.random.below(12_000),
             1..4 => self.random.below(2_000),
             _ => 20 + self.random.below(150),
@@ -155,6 +192,11 @@ impl World {
     pub(super) fn asked(&mut self, c: usize, node: usize, asks: Asks) {
         if self.clients[c].dead {
             return;
+        }
+        let stops = &mut self.clients[c].driver.places[node].stops;
+        if matches!(asks, Asks::Answered(_)) && std::mem::take(stops) && !self.quiet {
+            let until = self.t + self.random.below(400_000);
+            self.clients[c].clocks.freeze(until);
         }
         let stands = self.clients[c].clocks.stands_until;
         if stands > self.t && !matches!(asks, Asks::Arrives(_)) {
@@ -171,7 +213,7 @@ impl World {
                 }
                 match place.questions.turns_to(&asked.question, now) {
                     true => {
-                        let at = self.t + self.sentinel_delay();
+                        let at = self.t + self.sentinel_delay(c, node);
                         self.asks(at, c, node, Asks::Arrives(number));
                     }
                     false => self.ended(c, node, number, &Word::Unknown, Ending::NotAsked),
@@ -186,7 +228,7 @@ impl World {
                     Reaction::Nothing => return,
                 };
                 self.clients[c].driver.places[node].asked[number].word = Some(word);
-                let at = self.t + self.sentinel_delay();
+                let at = self.t + self.sentinel_delay(c, node);
                 self.asks(at, c, node, Asks::Answered(number));
             }
             Asks::Answered(number) => {

@@ -17,8 +17,8 @@ use crate::protocol::node::directory::Times;
 pub(super) const SENTINELS: usize = 3;
 /// Two seconds here: as much shorter as the margin, which is five.
 const TWO_SECONDS: u64 = MARGIN * 2 / 5;
-/// A sentinel that is well learns of a failover in this time.
-const LEARN: u64 = TWO_SECONDS;
+/// A sentinel that is well learns of a failover in this time: in as much as the margin allows, less what clocks take.
+const LEARN: u64 = MARGIN - TWO_SECONDS - 3 * MS / 2;
 /// A master without replicas refuses writes after this time, if it needs some: four seconds.
 const LAG: u64 = 2 * TWO_SECONDS;
 
@@ -48,6 +48,8 @@ enum Illness {
     Refuses,
     /// The sentinel has no master of that name.
     KnowsNone,
+    /// The sentinel is cut off from the others, and does not learn of failovers.
+    Apart,
 }
 
 #[derive(Default)]
@@ -60,8 +62,10 @@ struct Sentinel {
 }
 
 impl Sentinel {
+    /// Whether the sentinel takes no part in failovers. (One that refuses to answer clients does.)
     fn is_ill(&self, t: u64) -> bool {
-        self.illness.is_some() && self.until > t
+        let is_off = |illness| illness != Illness::Refuses;
+        self.illness.is_some_and(is_off) && self.until > t
     }
 
     fn named(&mut self, t: u64) -> usize {
@@ -115,7 +119,7 @@ impl Sentinels {
         let named = one.named(t);
         match one.illness.filter(|_| one.until > t) {
             _ if is_cut_off => Reaction::Nothing,
-            None => Reaction::Answers(Word::Names(named)),
+            None | Some(Illness::Apart) => Reaction::Answers(Word::Names(named)),
             Some(Illness::Dead) => Reaction::Refuses,
             Some(Illness::Silent) => Reaction::Nothing,
             Some(Illness::Refuses) => Reaction::Answers(Word::Unknown),
@@ -179,21 +183,31 @@ impl World {
             0 => self.hold_some(until, node, Some(client)),
             1 | 2 => self.cut_all(|one| one.client == client && one.node == node),
             3 => {
-                let until = self.t + self.random.below(100 * MS);
+                let until = self.t + self.random.below(300 * MS);
                 self.clients[client].clocks.freeze(until);
             }
             4 if self.random.chance(20) => self.restart_server(node, self.t),
             5..9 => self.ail(node),
             9..12 => self.part(node),
-            12..15 => {
+            12 => self.hamper(client, node),
+            _ => self.change_set(node),
+        }
+        let next = self.t + self.random.below(80 * MS);
+        self.at(next, Event::Fault);
+    }
+
+    /// The data are copied to a replica, or one takes its master's place.
+    pub(super) fn change_set(&mut self, node: usize) {
+        match self.random.below(7) {
+            0..2 => {
                 let replicas = self.servers[node].replicas();
                 if !replicas.is_empty() && self.servers[node].sentinels.parted(self.t).is_none() {
                     let replica = replicas[self.random.pick(replicas.len())];
                     self.servers[node].copy_to(replica);
                 }
             }
-            15 => drop(self.fail_over_set(node, Before::Ends)),
-            16 => {
+            2 => drop(self.fail_over_set(node, Before::Ends)),
+            3 => {
                 let back = self.servers[node].named;
                 if self.fail_over_set(node, Before::Follows) {
                     let at = self.t + self.random.below(20 * MS);
@@ -202,8 +216,6 @@ impl World {
             }
             _ => drop(self.fail_over_set(node, Before::GoesOn)),
         }
-        let next = self.t + self.random.below(80 * MS);
-        self.at(next, Event::Fault);
     }
 
     /// A sentinel falls ill.
@@ -214,11 +226,13 @@ impl World {
             Illness::Silent,
             Illness::Refuses,
             Illness::KnowsNone,
-        ][self.random.pick(4)];
+            Illness::Apart,
+        ][self.random.pick(5)];
         let until = self.t + self.random.below(400 * MS);
         let late = self.random.below(LEARN);
         let (t, server) = (self.t, &mut self.servers[node]);
-        let others = (0..SENTINELS).filter(|other| *other != at);
+        let is_off = illness != Illness::Refuses;
+        let others = (0..SENTINELS).filter(|other| is_off && *other != at);
         let mut others = others.map(|other| server.sentinels.is_off(t, other));
         let masters = server.instances.len() - server.replicas().len();
         if !self.conditions.min_replicas && masters > 1 && others.any(|off| off) {
@@ -231,7 +245,7 @@ impl World {
         let one = &mut self.servers[node].sentinels.all[at];
         one.named(t);
         (one.illness, one.until) = (Some(illness), until);
-        if let Some((learns, _)) = &mut one.learns {
+        if let Some((learns, _)) = one.learns.as_mut().filter(|_| is_off) {
             *learns = (*learns).max(until + late);
         }
     }
@@ -322,8 +336,10 @@ impl World {
         let told = healed.unwrap_or(self.t) + self.random.below(long * MS);
         self.counts[Count::Unaware] += 1;
         self.at(told, Event::Demoted(node, old));
+        let client = self.random.pick(self.clients.len());
         if self.random.chance(50) {
-            let client = self.random.pick(self.clients.len());
+            self.stops_soon(client, node);
+        } else if self.random.chance(50) {
             self.cut_all(|one| one.node == node && one.client == client);
         }
     }

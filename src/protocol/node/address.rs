@@ -67,7 +67,7 @@ impl Address {
     /// may belong to another thread's question.
     pub(crate) fn answered(&mut self, asked: Instant, word: Option<LastWord>) {
         // The question may have been about the previous connection.
-        if self.asked != Some(asked) && !mutant(Mutant::OldConfirmationCounts) {
+        if self.asked != Some(asked) {
             return;
         }
         self.asking = false;

@@ -302,6 +302,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::mutants::set_mutant;
 
     const MS: Duration = Duration::from_millis(1);
     const TIME: Duration = Duration::from_millis(850);
@@ -384,7 +385,14 @@ mod tests {
         let at = asked.at(700);
         assert_eq!(asked.heard(calls[2], 2800), Heard::Answer(&7, at));
         assert_eq!(asked.heard(calls[3], 2800), Heard::Answer(&7, at));
-        assert_eq!(asked.ask(2800).1, 1);
+        set_mutant(Some(Mutant::JoinedIsNew));
+        let (call, begun) = asked.ask(2799);
+        set_mutant(None);
+        asked.end(3, 8, Ending::Answered, 2800);
+        assert_eq!(begun, 0);
+        let at = asked.at(2100);
+        assert_ne!(asked.heard(call, 2800), Heard::Answer(&8, at), "a mutant");
+        assert_eq!(asked.ask(2800).1, 1, "there is room");
     }
 
     /// It may be silent for a thread with little time, and answer one that waits for longer.
