@@ -23,6 +23,8 @@ pub(crate) enum Cause {
     NoSocket(String),
     /// The resolver reports that there is no such host, or that it has no address.
     NoHost(String),
+    /// The resolver failed: whether there is such a host is not known.
+    NoResolver(String),
     /// One of these causes, at an address that another server has named.
     Announced(Box<Announced>),
     /// The program's closure returns no credentials for the node, or too late.
@@ -136,6 +138,7 @@ impl Cause {
             self,
             Cause::NoSocket(_)
                 | Cause::NoHost(_)
+                | Cause::NoResolver(_)
                 | Cause::NoThread(_)
                 | Cause::NoCredentials(_)
                 | Cause::NotAsked
@@ -183,6 +186,7 @@ impl Cause {
             | Cause::Connect(_)
             | Cause::NoSocket(_)
             | Cause::NoHost(_)
+            | Cause::NoResolver(_)
             | Cause::Announced(..)
             | Cause::NoCredentials(_)
             | Cause::NoAnswer(..)

@@ -402,3 +402,92 @@ fn no_map() -> Cause {
 fn is_no_cluster(cause: &Cause) -> bool {
     matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::net::place::directory::Place;
+    use crate::settings::credentials::Credentials;
+    use crate::settings::into_node::IntoNode;
+    use crate::settings::tls::Tls;
+
+    /// The Cluster of these servers.
+    fn cluster(given: &str, credentials: Option<AskCredentials>) -> Arc<Cluster> {
+        let given = given.into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [given.info()]);
+        let place = Place::new(given, &trust, credentials);
+        place.cluster().unwrap().clone()
+    }
+
+    /// Less is left than makes a server silent.
+    #[test]
+    fn a_server_whose_credentials_took_most_of_the_time_is_not_silent() {
+        // A server that accepts connections, and never answers.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for (slow, silent) in [(false, true), (true, false)] {
+            let ask = AskCredentials::new(move |_| {
+                std::thread::sleep(Duration::from_millis(if slow { 450 } else { 0 }));
+                Ok::<_, std::io::Error>(Credentials::new("p"))
+            });
+            let cluster = cluster(&format!("redis+cluster://127.0.0.1:{port}"), Some(ask));
+            let said = cluster.ask_all(0, None, Duration::from_millis(850));
+            assert_eq!(said.opinions.is_silence(), silent, "{slow}");
+            assert!(said.opinions.believed().is_none());
+        }
+    }
+
+    /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
+    fn map(from: u16) -> Arc<Map> {
+        let mut map = Map::default();
+        (0..from).for_each(|slot| map.moved(slot, ("a".into(), 1)));
+        (from..20).for_each(|slot| map.moved(slot, ("b".into(), 1)));
+        map.into()
+    }
+
+    /// What is confirmed of the server `a`, of which the first slot is asked for: the slot then, and whether it is there.
+    fn confirmed(maps: [Arc<Map>; 3]) -> (u16, Option<bool>) {
+        let cluster = cluster("redis+cluster://a,b,c", None);
+        let now = clock::instant();
+        let maps = maps.map(Ok);
+        let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
+        let slot = AtomicU16::new(10);
+        let read = |map: &Arc<Map>, asked| cluster.named(map, 10, asked, false);
+        let opinions = Opinions::of((&cluster.seeds, 0), (now, ASK), &heard, read);
+        let word = cluster.confirm(&Maps::of(opinions, &heard), &slot, "a:1", now);
+        (
+            slot.load(Ordering::Relaxed),
+            word.map(|word| word.answer.is_ok()),
+        )
+    }
+
+    /// One that has learnt of a failover late may be the first to answer.
+    #[test]
+    fn a_server_that_lost_a_slot_stays_by_another_one_that_most_give_it() {
+        for (maps, expected) in [
+            ([map(20), map(20), map(0)], (10, Some(true))),
+            ([map(5), map(5), map(5)], (0, Some(true))),
+            ([map(5), map(5), map(0)], (0, Some(true))),
+            // One alone gives it other slots: it was replaced.
+            ([map(5), map(0), map(0)], (10, Some(false))),
+            ([map(0), map(0), map(0)], (10, Some(false))),
+        ] {
+            assert_eq!(confirmed(maps.clone()), expected, "{maps:?}");
+        }
+    }
+
+    /// Its name may lead to one of those that the map names.
+    #[test]
+    fn a_seed_is_spare_once_others_are_known() {
+        let cluster = cluster("redis+cluster://seed", None);
+        let count = |cluster: &Cluster| {
+            let (peers, spare) = cluster.to_ask(Some("a:1"));
+            (peers.len(), spare)
+        };
+        assert_eq!(count(&cluster), (1, 0));
+        lock(&cluster.known).learn(map(10), clock::instant());
+        assert_eq!(count(&cluster), (2, 1));
+    }
+}

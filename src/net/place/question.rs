@@ -261,6 +261,7 @@ mod tests {
             "m" => Err(Cause::Mute(TIME)),
             "f" => Err(Cause::NoSocket("open files".into())),
             "h" => Err(Cause::NoHost("s".into())),
+            "r" => Err(Cause::NoResolver("try again".into())),
             "t" => Err(Cause::NoThread("again".into())),
             "n" => Err(Cause::NoAnswer(TIME, Limit::Own)),
             "!" => Err(Cause::Refused("NOAUTH".into())),
@@ -299,7 +300,9 @@ mod tests {
             (&["-", "-", "h"], true, None, false),
             (&["h", "h", "h"], true, None, false),
             // The resolver failed: the server may name another master.
-            (&["a", "f", "f"], true, None, false),
+            (&["a", "r", "r"], true, None, false),
+            (&["r", "r", "r"], true, None, false),
+            (&["-", "-", "r"], true, None, false),
         ] {
             let answers: Vec<_> = words.iter().map(|word| answer(word)).collect();
             let heard: Vec<_> = answers.iter().map(|one| Heard::Answer(one, now)).collect();

@@ -259,7 +259,8 @@ fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
     // A resolver that finds no socket may report that there is no such host.
     match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {
         Ok(_) if is_none => Cause::NoHost(text),
-        _ => Cause::NoSocket(text),
+        Ok(_) => Cause::NoResolver(text),
+        Err(_) => Cause::NoSocket(text),
     }
 }
 
@@ -268,4 +269,38 @@ fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
         .keepalive()
         .cloned()
         .unwrap_or_else(|| TcpKeepalive::new().with_time(KEEPALIVE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second may be well, and name another master (rule R43).
+    #[test]
+    fn a_host_that_does_not_exist_and_a_resolver_that_fails_are_told_apart() {
+        let cause = |detail: &str| {
+            let text = format!("failed to lookup address information: {detail}");
+            not_resolved("h", &std::io::Error::other(text))
+        };
+        for (detail, exists) in [
+            ("Name or service not known", false),
+            ("No address associated with hostname", false),
+            ("Name does not resolve", false),
+            ("nodename nor servname provided, or not known", false),
+            ("Temporary failure in name resolution", true),
+            ("Try again", true),
+            ("Non-recoverable failure in name resolution", true),
+            ("Der Name oder der Dienst ist nicht bekannt", true),
+        ] {
+            let cause = cause(detail);
+            let expected =
+                format!("cannot connect: h: failed to lookup address information: {detail}");
+            assert_eq!(cause.to_string(), expected);
+            assert!(
+                !cause.is_silence() && cause.is_of_this_process(),
+                "{detail}"
+            );
+            assert_eq!(matches!(cause, Cause::NoResolver(_)), exists, "{detail}");
+        }
+    }
 }
