@@ -50,6 +50,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
         weigh: impl Fn(Vec<Heard<'_, Told<T>>>, bool) -> Option<R>,
     ) -> Option<R> {
         let now = clock::instant();
+        let until = now + patience.time;
         let terms = Terms {
             now,
             time: patience.time,
@@ -67,12 +68,15 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
         }
         let mut questions = lock(&self.questions);
         let result = loop {
-            let (heard, is_over) = questions.heard(call, clock::instant());
-            let result = weigh(heard, is_over);
-            if is_over || result.is_some() {
-                break result;
+            let now = clock::instant();
+            if questions.has_news(call, now) {
+                let (heard, is_over) = questions.heard(call, now);
+                let result = weigh(heard, is_over);
+                if is_over || result.is_some() {
+                    break result;
+                }
             }
-            questions = wait_until(&self.news, questions, now + patience.time);
+            questions = wait_until(&self.news, questions, until);
         };
         questions.leave(call);
         result

@@ -84,6 +84,8 @@ struct Call<S, T> {
     begun: Instant,
     time: Duration,
     servers: Vec<(S, Waits<T>)>,
+    /// Whether it has heard something since it looked last.
+    has_news: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -139,6 +141,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             begun: terms.now,
             time: terms.time,
             servers: waits,
+            has_news: true,
         };
         self.calls.insert(number, call);
         (number, questions)
@@ -223,19 +226,25 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             Ending::Silent => server.silent = true,
             Ending::NotAsked => {}
         }
-        let all = self.calls.values_mut().flat_map(|call| &mut call.servers);
-        for (_, waits) in all {
-            match *waits {
-                Waits::For(which, asked) if which == number => {
-                    let asked = match mutant(Mutant::AnswerIsNew) {
-                        true => now,
-                        false => asked,
-                    };
-                    *waits = Waits::Heard(asked, answer.clone());
-                }
-                _ => {}
+        for call in self.calls.values_mut() {
+            for (_, waits) in &mut call.servers {
+                let asked = match *waits {
+                    Waits::For(which, _) if which != number => continue,
+                    Waits::For(..) if mutant(Mutant::AnswerIsNew) => now,
+                    Waits::For(_, asked) => asked,
+                    Waits::Heard(..) | Waits::NotAsked => continue,
+                };
+                *waits = Waits::Heard(asked, answer.clone());
+                call.has_news = true;
             }
         }
+    }
+
+    /// Whether there is something new for a call, or its time is over. Where thousands wait, few of them have news.
+    pub(crate) fn has_news(&mut self, call: u64, now: Instant) -> bool {
+        self.calls
+            .get_mut(&call)
+            .is_none_or(|call| std::mem::take(&mut call.has_news) || now >= call.begun + call.time)
     }
 
     /// What a call has heard, server by server; and whether its time is over.
@@ -381,7 +390,14 @@ mod tests {
             assert_eq!(begun, begins, "{at}");
         }
         assert_eq!(asked.heard(calls[6], 2800), Heard::NotAsked, "too many");
+        for (call, news) in [(2, true), (2, false), (3, true)] {
+            assert_eq!(asked.questions.has_news(calls[call], asked.at(1399)), news);
+        }
         asked.end(1, 7, Ending::Answered, 2800);
+        for (call, news) in [(2, true), (2, true), (4, true), (6, true), (6, false)] {
+            let now = asked.at(if call == 2 { 2800 } else { 2101 });
+            assert_eq!(asked.questions.has_news(calls[call], now), news, "{call}");
+        }
         let at = asked.at(700);
         assert_eq!(asked.heard(calls[2], 2800), Heard::Answer(&7, at));
         assert_eq!(asked.heard(calls[3], 2800), Heard::Answer(&7, at));
