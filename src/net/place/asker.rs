@@ -39,7 +39,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
         })
     }
 
-    /// Asks all these servers at once, each in a thread of its own, or waits for the answers to questions under way.
+    /// Asks all these servers at once, each in a separate thread, or waits for the answers to questions under way.
     /// `weigh` is called with what was heard and whether the time is over, until it returns a result; it has to when
     /// the time is over.
     pub(crate) fn ask_all<R>(

@@ -447,7 +447,7 @@ mod tests {
         map.into()
     }
 
-    /// What is confirmed of the server `a`, of which the first slot is asked for: the slot then, and whether it is there.
+    /// Confirms the server `a` by its slot 10. Returns the slot by which it is asked for then, and whether it is there.
     fn confirmed(maps: [Arc<Map>; 3]) -> (u16, Option<bool>) {
         let cluster = cluster("redis+cluster://a,b,c", None);
         let now = clock::instant();

@@ -246,7 +246,7 @@ const NO_HOST: [&str; 5] = [
     "Name has no usable address",
     "nodename nor servname provided",
 ];
-/// The same on Windows: `WSAHOST_NOT_FOUND` and `WSANO_DATA`.
+/// The numbers for that on Windows: `WSAHOST_NOT_FOUND` and `WSANO_DATA`.
 const NO_HOST_NUMBERS: [i32; 2] = [11001, 11004];
 
 /// The cause if a name is not resolved. A resolver that fails is a failure of this host: the server may be well.

@@ -8,7 +8,7 @@ use super::basics::{CONNECT_TIMEOUT, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTI
 use super::clocks::Clocks;
 use super::conditions::Conditions;
 use super::connection::Listener;
-use super::places::Place;
+use super::place::Place;
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::fence::Fencing;
 use crate::protocol::calls::lease::{Extension, Lease};
@@ -61,7 +61,7 @@ pub(super) struct Driver {
     /// The workers, by node.
     pub(super) workers: Vec<Task>,
     pub(super) confirmer: Task,
-    /// What the client knows of each node that is a set.
+    /// The client's knowledge of each node that is a set.
     pub(super) places: Vec<Place>,
 }
 

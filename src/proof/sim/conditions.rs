@@ -27,8 +27,6 @@ pub(super) struct Conditions {
     pub(super) fails_over: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     pub(super) by_record: bool,
-    /// A master of a set without replicas refuses writes (`min-replicas-to-write`).
-    pub(super) min_replicas: bool,
     pub(super) locks: Locks,
     course: Course,
 }
@@ -54,9 +52,10 @@ enum Course {
     Fragile,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
     Forsaken,
-    /// The servers behind each name are a set, whose sentinels name the master. Little else goes wrong.
-    Set,
-    /// The same, and masters that are cut off go on with the clients that are cut off with them: two may hold a lock.
+    /// The servers behind each name are a set, whose sentinels name the master. Little else goes wrong. Whether a master
+    /// without replicas refuses writes (`min-replicas-to-write`).
+    Set(bool),
+    /// They are a set without that, and masters that are cut off go on with the clients that are cut off with them: two may hold a lock.
     Careless,
 }
 
@@ -83,7 +82,6 @@ impl Conditions {
             guarded,
             fails_over,
             by_record: random.chance(30),
-            min_replicas: false,
             locks: Locks::Plain,
             course: match forsaken {
                 true => Course::Forsaken,
@@ -106,15 +104,14 @@ impl Conditions {
     /// These conditions, but that the servers behind a name are a set.
     pub(super) fn of_set(self, min_replicas: bool) -> Conditions {
         Conditions {
-            min_replicas,
-            course: Course::Set,
+            course: Course::Set(min_replicas),
             ..self.fragile()
         }
     }
 
     /// Has masters that are cut off go on with the clients that are cut off with them.
     pub(super) fn be_careless(&mut self) {
-        (self.min_replicas, self.course) = (false, Course::Careless);
+        self.course = Course::Careless;
     }
 
     pub(super) fn is_fragile(&self) -> bool {
@@ -122,12 +119,16 @@ impl Conditions {
     }
 
     pub(super) fn is_set(&self) -> bool {
-        matches!(self.course, Course::Set | Course::Careless)
+        matches!(self.course, Course::Set(_) | Course::Careless)
+    }
+
+    pub(super) fn min_replicas(&self) -> bool {
+        self.course == Course::Set(true)
     }
 
     /// Whether clients of a set, and a sentinel, may be cut off together with the master.
     pub(super) fn parts(&self) -> bool {
-        self.min_replicas || self.course == Course::Careless
+        self.min_replicas() || self.course == Course::Careless
     }
 
     pub(super) fn is_forsaken(&self) -> bool {

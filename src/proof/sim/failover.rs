@@ -98,12 +98,8 @@ impl World {
             "node {node} fails over from {old} to {replica}: {history}, {before:?}"
         );
         self.counts[Count::Failovers] += 1;
-        if self.conditions.is_set() {
-            let (t, random) = (self.t, &mut self.random);
-            self.servers[node].sentinels.promoted(t, replica, random);
-            if goes_on {
-                return self.goes_on_in_set(node, old);
-            }
+        if self.conditions.is_set() && self.promoted(node, old, before) {
+            return;
         }
         self.cut_subscriptions(true, |_, of| of == node);
         if goes_on {

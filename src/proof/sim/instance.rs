@@ -27,8 +27,6 @@ pub(super) struct Instance {
     /// Whether the instance is a replica, and has had its master's data since.
     pub(super) is_replica: bool,
     pub(super) synced: bool,
-    /// Since when the instance needs replicas to take writes, and has none.
-    pub(super) lonely: Option<u64>,
 }
 
 impl Instance {
@@ -46,7 +44,6 @@ impl Instance {
             evicted: 0,
             is_replica,
             synced: is_replica,
-            lonely: None,
         }
     }
 

@@ -24,14 +24,16 @@
 //!
 //! - `basics` and `conditions`: times, random numbers, and what may happen
 //! - `clocks`, `client`, `instance`, `command`, `server` and `connection`: the parts of a world
-//! - `sentinels` and `places`: the sentinels of sets, their failovers, and how clients ask them
+//! - `sentinels` and `place`: the sentinels of sets, and what a client knows of a set
 //! - `world`: all of these, the next events, and the record of the locks
-//! - the events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
+//! - `asking` and `sets`: how clients ask the sentinels, and what happens in sets
+//! - the other events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
 //!   servers, `serving` and `failover` there; and `faults`
 //! - the checks meanwhile: `safety` and `liveness`
 //! - `schedule`: the course of a world; and `tests`, which run many
 
 mod acting;
+mod asking;
 pub(crate) mod basics;
 mod client;
 mod clocks;
@@ -46,12 +48,13 @@ mod instance;
 mod kept;
 mod liveness;
 mod network;
-mod places;
+mod place;
 mod safety;
 mod schedule;
 mod sentinels;
 mod server;
 mod serving;
+mod sets;
 mod tests;
 mod waiting;
 mod world;

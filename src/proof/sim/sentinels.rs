@@ -1,15 +1,10 @@
-//! The sentinels of a set: which server each of them names, and what is the matter with them; and the failovers that they
-//! bring about.
-//!
-//! A sentinel that is well learns of a new master in [`LEARN`]. A master that was replaced is not told for long. Without
-//! `min-replicas-to-write` the guide promises one holder only if most sentinels can be reached as long as a master does
-//! not know that it was replaced; with it, whatever happens to sentinels.
+//! The sentinels of a set: which server each of them names, and what is the matter with them. A sentinel that is well
+//! learns of a new master in [`LEARN`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
-use super::failover::Before;
-use super::world::{Count, Event, World, trace};
 use crate::protocol::node::answers::Word;
 use crate::protocol::node::directory::Times;
 
@@ -18,9 +13,9 @@ pub(super) const SENTINELS: usize = 3;
 /// Two seconds here: as much shorter as the margin, which is five.
 const TWO_SECONDS: u64 = MARGIN * 2 / 5;
 /// A sentinel that is well learns of a failover in this time: in as much as the margin allows, less what clocks take.
-const LEARN: u64 = MARGIN - TWO_SECONDS - 3 * MS / 2;
+pub(super) const LEARN: u64 = MARGIN - TWO_SECONDS - 3 * MS / 2;
 /// A master without replicas refuses writes after this time, if it needs some: four seconds.
-const LAG: u64 = 2 * TWO_SECONDS;
+pub(super) const LAG: u64 = 2 * TWO_SECONDS;
 
 /// The part of two seconds, in thousandths of a second.
 const fn scaled(ms: u64) -> Duration {
@@ -39,7 +34,7 @@ pub(super) const TIMES: Times = Times {
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Illness {
+pub(super) enum Illness {
     /// The sentinel's process has ended: connections to it are refused.
     Dead,
     /// Nothing that is sent to the sentinel arrives.
@@ -52,8 +47,23 @@ enum Illness {
     Apart,
 }
 
+impl Illness {
+    pub(super) const ALL: [Illness; 5] = [
+        Illness::Dead,
+        Illness::Silent,
+        Illness::Refuses,
+        Illness::KnowsNone,
+        Illness::Apart,
+    ];
+
+    /// Whether the sentinel takes no part in failovers. (One that refuses to answer clients does.)
+    pub(super) fn is_off(self) -> bool {
+        self != Illness::Refuses
+    }
+}
+
 #[derive(Default)]
-struct Sentinel {
+pub(super) struct Sentinel {
     /// The server that the sentinel names, and the one that it will name from this time on.
     names: usize,
     learns: Option<(u64, usize)>,
@@ -62,10 +72,8 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    /// Whether the sentinel takes no part in failovers. (One that refuses to answer clients does.)
     fn is_ill(&self, t: u64) -> bool {
-        let is_off = |illness| illness != Illness::Refuses;
-        self.illness.is_some_and(is_off) && self.until > t
+        self.illness.is_some_and(Illness::is_off) && self.until > t
     }
 
     fn named(&mut self, t: u64) -> usize {
@@ -77,21 +85,23 @@ impl Sentinel {
 }
 
 /// The master is cut off from its replicas, together with these clients, and perhaps with a sentinel.
-struct Parted {
-    until: u64,
-    master: usize,
-    clients: Vec<usize>,
-    sentinel: Option<usize>,
+pub(super) struct Parted {
+    pub(super) until: u64,
+    pub(super) master: usize,
+    pub(super) clients: Vec<usize>,
+    pub(super) sentinel: Option<usize>,
 }
 
 /// The sentinels of one set.
 #[derive(Default)]
 pub(super) struct Sentinels {
     all: [Sentinel; SENTINELS],
-    parted: Option<Parted>,
+    pub(super) parted: Option<Parted>,
+    /// Since when masters that need replicas to take writes have none.
+    pub(super) lonely: BTreeMap<usize, u64>,
 }
 
-/// What comes of a question that has arrived at a sentinel.
+/// The reaction to a question that has arrived at a sentinel.
 pub(super) enum Reaction {
     Answers(Word<usize>),
     /// The connection is refused.
@@ -100,7 +110,7 @@ pub(super) enum Reaction {
 }
 
 impl Sentinels {
-    fn parted(&self, t: u64) -> Option<&Parted> {
+    pub(super) fn parted(&self, t: u64) -> Option<&Parted> {
         self.parted.as_ref().filter(|parted| parted.until > t)
     }
 
@@ -110,7 +120,7 @@ impl Sentinels {
             .is_none_or(|parted| parted.clients.contains(&client) == (parted.master == instance))
     }
 
-    /// What a sentinel makes of a client's question.
+    /// A sentinel's reaction to a client's question.
     pub(super) fn ask(&mut self, t: u64, client: usize, sentinel: usize) -> Reaction {
         let is_cut_off = self.parted(t).is_some_and(|parted| {
             parted.clients.contains(&client) != (parted.sentinel == Some(sentinel))
@@ -128,17 +138,17 @@ impl Sentinels {
     }
 
     /// Whether the sentinel cannot be asked, or takes no part.
-    fn is_off(&self, t: u64, sentinel: usize) -> bool {
+    pub(super) fn is_off(&self, t: u64, sentinel: usize) -> bool {
         let is_apart = |parted: &Parted| parted.sentinel == Some(sentinel);
         self.all[sentinel].is_ill(t) || self.parted(t).is_some_and(is_apart)
     }
 
-    fn off(&self, t: u64) -> usize {
+    pub(super) fn off(&self, t: u64) -> usize {
         (0..SENTINELS).filter(|at| self.is_off(t, *at)).count()
     }
 
     /// Whether most sentinels are well.
-    fn can_elect(&self, t: u64) -> bool {
+    pub(super) fn can_elect(&self, t: u64) -> bool {
         2 * self.off(t) < SENTINELS
     }
 
@@ -165,182 +175,30 @@ impl Sentinels {
         }
     }
 
-    /// All is well, and all know the master.
-    pub(super) fn calm(&mut self, master: usize) {
-        self.parted = None;
-        self.all = Default::default();
-        for one in &mut self.all {
-            one.names = master;
-        }
-    }
-}
-
-impl World {
-    /// Something happens in a set.
-    pub(super) fn fault_of_set(&mut self, node: usize, client: usize) {
-        let until = self.t + self.random.below(40 * MS);
-        match self.random.below(20) {
-            0 => self.hold_some(until, node, Some(client)),
-            1 | 2 => self.cut_all(|one| one.client == client && one.node == node),
-            3 => {
-                let until = self.t + self.random.below(300 * MS);
-                self.clients[client].clocks.freeze(until);
-            }
-            4 if self.random.chance(20) => self.restart_server(node, self.t),
-            5..9 => self.ail(node),
-            9..12 => self.part(node),
-            12 => self.hamper(client, node),
-            _ => self.change_set(node),
-        }
-        let next = self.t + self.random.below(80 * MS);
-        self.at(next, Event::Fault);
-    }
-
-    /// The data are copied to a replica, or one takes its master's place.
-    pub(super) fn change_set(&mut self, node: usize) {
-        match self.random.below(7) {
-            0..2 => {
-                let replicas = self.servers[node].replicas();
-                if !replicas.is_empty() && self.servers[node].sentinels.parted(self.t).is_none() {
-                    let replica = replicas[self.random.pick(replicas.len())];
-                    self.servers[node].copy_to(replica);
-                }
-            }
-            2 => drop(self.fail_over_set(node, Before::Ends)),
-            3 => {
-                let back = self.servers[node].named;
-                if self.fail_over_set(node, Before::Follows) {
-                    let at = self.t + self.random.below(20 * MS);
-                    self.at(at, Event::Back(node, back));
-                }
-            }
-            _ => drop(self.fail_over_set(node, Before::GoesOn)),
-        }
-    }
-
-    /// A sentinel falls ill.
-    fn ail(&mut self, node: usize) {
-        let at = self.random.pick(SENTINELS);
-        let illness = [
-            Illness::Dead,
-            Illness::Silent,
-            Illness::Refuses,
-            Illness::KnowsNone,
-            Illness::Apart,
-        ][self.random.pick(5)];
-        let until = self.t + self.random.below(400 * MS);
-        let late = self.random.below(LEARN);
-        let (t, server) = (self.t, &mut self.servers[node]);
-        let is_off = illness != Illness::Refuses;
-        let others = (0..SENTINELS).filter(|other| is_off && *other != at);
-        let mut others = others.map(|other| server.sentinels.is_off(t, other));
-        let masters = server.instances.len() - server.replicas().len();
-        if !self.conditions.min_replicas && masters > 1 && others.any(|off| off) {
-            return;
-        }
-        trace!(
-            self,
-            "node {node}: sentinel {at} is {illness:?} until {until}"
-        );
-        let one = &mut self.servers[node].sentinels.all[at];
+    /// A sentinel falls ill until then, and learns what it has missed `late` after that.
+    pub(super) fn ails(&mut self, t: u64, at: usize, illness: Illness, until: u64, late: u64) {
+        let one = &mut self.all[at];
         one.named(t);
         (one.illness, one.until) = (Some(illness), until);
-        if let Some((learns, _)) = one.learns.as_mut().filter(|_| is_off) {
+        let learns = one.learns.as_mut().filter(|_| illness.is_off());
+        if let Some((learns, _)) = learns {
             *learns = (*learns).max(until + late);
         }
     }
 
-    /// The master is cut off: alone, or, if it stops by itself then, together with clients and a sentinel.
-    fn part(&mut self, node: usize) {
-        let server = &self.servers[node];
-        if server.sentinels.parted(self.t).is_some() || server.sentinels.off(self.t) > 0 {
-            return;
-        }
-        let (master, with) = (server.named, self.conditions.parts());
-        let clients = 0..self.clients.len();
-        let clients = clients.filter(|_| with && self.random.chance(50)).collect();
-        let sentinel = (with && self.random.chance(60)).then(|| self.random.pick(SENTINELS));
-        let until = self.t + 30 * MS + self.random.below(400 * MS);
-        let lonely = self.t + self.random.below(LAG);
-        let promotes = lonely + self.random.below(100 * MS);
-        trace!(
-            self,
-            "node {node}: {master} is cut off until {until}, with {clients:?} and {sentinel:?}"
-        );
-        let parted = Parted {
-            until,
-            master,
-            clients,
-            sentinel,
-        };
-        for one in &mut self.net.connections {
-            let is_with = parted.clients.contains(&one.client);
-            if one.node == node && is_with != (one.instance == master) {
-                one.hold(until, true, true);
-            }
-        }
-        let server = &mut self.servers[node];
-        server.sentinels.parted = Some(parted);
-        if self.conditions.min_replicas {
-            server.instances[master].lonely = Some(lonely);
-        }
-        if promotes < until {
-            self.at(promotes, Event::Promote(node));
-        }
-        self.at(until, Event::Heals(node, master));
+    /// Whether this master refuses writes, since it needs replicas and has none.
+    pub(super) fn is_lonely(&self, t: u64, instance: usize) -> bool {
+        let since = self.lonely.get(&instance);
+        since.is_some_and(|since| *since <= t)
     }
 
-    /// The master that was cut off is there again. If it was not replaced, its replicas are, too.
-    pub(super) fn heals(&mut self, node: usize, master: usize) {
-        if self.servers[node].named == master {
-            self.servers[node].instances[master].lonely = None;
-        }
-    }
-
-    /// The sentinels replace a master that is cut off.
-    pub(super) fn promote(&mut self, node: usize) {
-        let named = self.servers[node].named;
-        let parted = self.servers[node].sentinels.parted(self.t);
-        if !self.quiet && parted.is_some_and(|parted| parted.master == named) {
-            self.fail_over_set(node, Before::GoesOn);
-        }
-    }
-
-    /// Most sentinels agree on another master, if they are well and there is one.
-    fn fail_over_set(&mut self, node: usize, before: Before) -> bool {
-        let server = &self.servers[node];
-        let replicas = server.replicas();
-        if replicas.is_empty() || !server.sentinels.can_elect(self.t) {
-            return false;
-        }
-        let apart = server.sentinels.parted(self.t).is_some();
-        let before = if apart { Before::GoesOn } else { before };
-        let replica = replicas[self.random.pick(replicas.len())];
-        if !apart && self.random.chance(60) {
-            self.servers[node].copy_to(replica);
-        }
-        self.fail_over(node, replica, before);
-        self.servers[node].named == replica
-    }
-
-    /// A master was replaced, and is told so only after a while.
-    pub(super) fn goes_on_in_set(&mut self, node: usize, old: usize) {
-        let lonely = self.t + self.random.below(LAG);
-        let server = &mut self.servers[node];
-        let healed = server.sentinels.parted(self.t).map(|parted| parted.until);
-        if self.conditions.min_replicas {
-            let own = server.instances[old].lonely;
-            server.instances[old].lonely = Some(own.unwrap_or(lonely));
-        }
-        let long = if self.random.chance(80) { 600 } else { 30 };
-        let told = healed.unwrap_or(self.t) + self.random.below(long * MS);
-        self.counts[Count::Unaware] += 1;
-        self.at(told, Event::Demoted(node, old));
-        let client = self.random.pick(self.clients.len());
-        if self.random.chance(50) {
-            self.stops_soon(client, node);
-        } else if self.random.chance(50) {
-            self.cut_all(|one| one.node == node && one.client == client);
+    /// All is well, and all know the master.
+    pub(super) fn calm(&mut self, master: usize) {
+        self.parted = None;
+        self.lonely.clear();
+        self.all = Default::default();
+        for one in &mut self.all {
+            one.names = master;
         }
     }
 }

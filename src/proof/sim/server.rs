@@ -140,7 +140,7 @@ impl Server {
         Mood {
             read_only: self.demoted || self.here().is_replica,
             too_few_replicas: self.has(Trouble::LacksReplicas, t)
-                || self.here().lonely.is_some_and(|since| since <= t),
+                || self.sentinels.is_lonely(t, self.asked),
             out_of_memory: full && !forbids,
             no_set: full && forbids,
             no_queue: self.has(Trouble::ForbidsQueues, t),
@@ -217,8 +217,8 @@ impl Server {
     }
 
     pub(super) fn demote_instance(&mut self, instance: usize) {
+        self.sentinels.lonely.remove(&instance);
         let instance = &mut self.instances[instance];
         (instance.is_replica, instance.synced) = (true, false);
-        instance.lonely = None;
     }
 }

@@ -9,7 +9,7 @@ use super::basics::{RESOURCES, Random};
 use super::client::Client;
 use super::conditions::Conditions;
 use super::connection::{Net, SubscriptionEvent};
-use super::places::Asks;
+use super::place::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
 use crate::values::quorum::{Deadline, NodeSet, majority};

@@ -1,4 +1,4 @@
-//! What follows from the answers of the servers that name a master: which address is connected to, for how long it
+//! The conclusions from the answers of the servers that name a master: which address is connected to, for how long it
 //! counts, and when it is confirmed again (rule R43).
 
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl FoundMaster {
 }
 
 impl LastWord {
-    /// What the answers to a confirmation mean for an address. `None`: they do not decide it, and the last answer holds
+    /// The meaning of the answers to a confirmation for an address. `None`: they do not decide it, and the last answer holds
     /// until it is too old. `asked`: when the confirmation began.
     pub(crate) fn of<A>(
         belief: &Belief<'_, A>,

@@ -46,7 +46,7 @@ struct UnderWay {
     begun: Option<Instant>,
 }
 
-/// A question that is to be asked now, in a thread of its own.
+/// A question to ask now, in a separate thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question<S> {
     number: u64,
@@ -96,7 +96,7 @@ enum Waits<T> {
     NotAsked,
 }
 
-/// What a caller has heard of one server.
+/// One server's answer, as a caller has heard it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard<'a, T> {
     /// The answer to a question of that time.
@@ -247,7 +247,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             .is_none_or(|call| std::mem::take(&mut call.has_news) || now >= call.begun + call.time)
     }
 
-    /// What a call has heard, server by server; and whether its time is over.
+    /// The answers that a call has heard, server by server; and whether its time is over.
     pub(crate) fn heard(&self, call: u64, now: Instant) -> (Vec<Heard<'_, T>>, bool) {
         let Some(call) = self.calls.get(&call) else {
             return (Vec::new(), true);
@@ -262,7 +262,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
         (heard.collect(), is_over)
     }
 
-    /// What counts of a server that has not answered in time: an answer of a short time before, if it is slow; or that it
+    /// The word that counts of a server that has not answered in time: an answer of a short time before, if it is slow; or that it
     /// is silent, if it was silent before. Otherwise it is slow, and may have chosen any master.
     fn unanswered(
         &self,
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(asked.ask(2800).1, 1, "there is room");
     }
 
-    /// It may be silent for a thread with little time, and answer one that waits for longer.
+    /// A server may be silent for a thread with little time, and answer one that waits for longer.
     #[test]
     fn a_question_that_soon_ends_is_not_joined_by_a_caller_with_much_time() {
         let mut asked = Asked::new();

@@ -2,97 +2,14 @@
 //! questions, answers and conclusions.
 
 use super::basics::CONNECT_TIMEOUT;
+use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World, trace};
 use crate::errors::cause::Cause;
-use crate::protocol::node::answers::{Answers, Belief, Word};
+use crate::protocol::node::answers::{Belief, Word};
 use crate::protocol::node::directory::{FoundMaster, LastWord};
-use crate::protocol::node::questions::{Ending, Heard, Question, Questions, Terms};
+use crate::protocol::node::questions::{Ending, Terms};
 use crate::protocol::quorum::core::Input;
-
-/// What a client knows of a set.
-pub(super) struct Place {
-    questions: Questions<usize, Word<usize>>,
-    callers: Vec<(u64, Purpose)>,
-    /// All questions that were asked.
-    asked: Vec<Asked>,
-    /// What is the matter with the client's questions, and until when.
-    hampered: Option<(Hampered, u64)>,
-    /// The process stops before it reads the next answer.
-    stops: bool,
-    /// The server that is connected to.
-    pub(super) found: Option<(usize, FoundMaster)>,
-}
-
-/// What hampers a client's questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hampered {
-    /// No thread can be started.
-    NoThreads,
-    /// Threads, names or credentials are so late that hardly any time is left.
-    Late,
-    /// The sentinels are so far away that their answers come after the callers have gone.
-    Far,
-}
-
-/// The purpose of a caller.
-#[derive(Clone)]
-enum Purpose {
-    Connects,
-    Confirms(FoundMaster),
-}
-
-/// A question to a sentinel.
-struct Asked {
-    question: Question<usize>,
-    /// The sentinel's answer, once the question has arrived there.
-    word: Option<Word<usize>>,
-    is_over: bool,
-}
-
-/// An event of a question, or of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Asks {
-    /// The question's thread turns to the sentinel.
-    Turns(usize),
-    Arrives(usize),
-    /// The answer, or a refused connection, is there.
-    Answered(usize),
-    /// The question's time is over.
-    Ends(usize),
-    /// A caller's time is over.
-    Over,
-}
-
-impl Place {
-    pub(super) fn new() -> Place {
-        Place {
-            questions: Questions::new(TIMES),
-            callers: Vec::new(),
-            asked: Vec::new(),
-            hampered: None,
-            stops: false,
-            found: None,
-        }
-    }
-
-    /// What a caller has heard, if that is enough.
-    fn heard(&self, call: u64, now: std::time::Instant) -> Option<Answers<usize>> {
-        let (heard, is_over) = self.questions.heard(call, now);
-        let mut answers = Answers::of(SENTINELS, 0, now);
-        let mut pending = 0;
-        for (sentinel, heard) in heard.into_iter().enumerate() {
-            match heard {
-                Heard::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
-                Heard::Silence(asked) => answers.hear(sentinel, Word::Silent, asked),
-                Heard::NotAsked => answers.hear(sentinel, Word::Unknown, now),
-                Heard::Pending => pending += 1,
-            }
-        }
-        let is_certain = pending == 0 || answers.verdict() != Belief::Unknown;
-        (is_over || is_certain).then_some(answers)
-    }
-}
 
 fn shown(instance: usize) -> String {
     format!("m at {instance}")

@@ -1,0 +1,90 @@
+//! A client's knowledge of a set: its questions to the sentinels, and the protocol's own questions and answers.
+
+use super::sentinels::{SENTINELS, TIMES};
+use crate::protocol::node::answers::{Answers, Belief, Word};
+use crate::protocol::node::directory::FoundMaster;
+use crate::protocol::node::questions::{Heard, Question, Questions};
+
+/// A client's knowledge of a set.
+pub(super) struct Place {
+    pub(super) questions: Questions<usize, Word<usize>>,
+    pub(super) callers: Vec<(u64, Purpose)>,
+    /// All questions that were asked.
+    pub(super) asked: Vec<Asked>,
+    /// Whatever hampers the client's questions, and until when.
+    pub(super) hampered: Option<(Hampered, u64)>,
+    /// The process stops before it reads the next answer.
+    pub(super) stops: bool,
+    /// The server that is connected to.
+    pub(super) found: Option<(usize, FoundMaster)>,
+}
+
+/// Troubles of a client that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hampered {
+    /// No thread can be started.
+    NoThreads,
+    /// Threads, names or credentials are so late that hardly any time is left.
+    Late,
+    /// The sentinels are so far away that their answers come after the callers have gone.
+    Far,
+}
+
+/// The purpose of a caller.
+#[derive(Clone)]
+pub(super) enum Purpose {
+    Connects,
+    Confirms(FoundMaster),
+}
+
+/// A question to a sentinel.
+pub(super) struct Asked {
+    pub(super) question: Question<usize>,
+    /// The sentinel's answer, once the question has arrived there.
+    pub(super) word: Option<Word<usize>>,
+    pub(super) is_over: bool,
+}
+
+/// An event of a question, or of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asks {
+    /// The question's thread turns to the sentinel.
+    Turns(usize),
+    Arrives(usize),
+    /// The answer, or a refused connection, is there.
+    Answered(usize),
+    /// The question's time is over.
+    Ends(usize),
+    /// A caller's time is over.
+    Over,
+}
+
+impl Place {
+    pub(super) fn new() -> Place {
+        Place {
+            questions: Questions::new(TIMES),
+            callers: Vec::new(),
+            asked: Vec::new(),
+            hampered: None,
+            stops: false,
+            found: None,
+        }
+    }
+
+    /// The answers that a caller has heard, if they are enough.
+    pub(super) fn heard(&self, call: u64, now: std::time::Instant) -> Option<Answers<usize>> {
+        let (heard, is_over) = self.questions.heard(call, now);
+        let mut answers = Answers::of(SENTINELS, 0, now);
+        let mut pending = 0;
+        for (sentinel, heard) in heard.into_iter().enumerate() {
+            match heard {
+                Heard::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
+                Heard::Silence(asked) => answers.hear(sentinel, Word::Silent, asked),
+                Heard::NotAsked => answers.hear(sentinel, Word::Unknown, now),
+                Heard::Pending => pending += 1,
+            }
+        }
+        let is_certain = pending == 0 || answers.verdict() != Belief::Unknown;
+        (is_over || is_certain).then_some(answers)
+    }
+}
