@@ -21,8 +21,6 @@ pub(crate) enum Cause {
     Connect(String),
     /// Connecting failed before the server was asked: this process has too many open files, or no port or memory left.
     NoSocket(String),
-    /// The resolver reports that there is no such host, or that it has no address.
-    NoHost(String),
     /// The resolver failed: whether there is such a host is not known.
     NoResolver(String),
     /// One of these causes, at an address that another server has named.
@@ -137,7 +135,6 @@ impl Cause {
         matches!(
             self,
             Cause::NoSocket(_)
-                | Cause::NoHost(_)
                 | Cause::NoResolver(_)
                 | Cause::NoThread(_)
                 | Cause::NoCredentials(_)
@@ -185,7 +182,6 @@ impl Cause {
             | Cause::Mute(_)
             | Cause::Connect(_)
             | Cause::NoSocket(_)
-            | Cause::NoHost(_)
             | Cause::NoResolver(_)
             | Cause::Announced(..)
             | Cause::NoCredentials(_)

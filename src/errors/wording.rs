@@ -54,10 +54,9 @@ impl fmt::Display for Cause {
         match self {
             Cause::NotConnected(time, limit) => not_connected(f, *time, *limit),
             Cause::Mute(limit) => mute(f, *limit),
-            Cause::Connect(text)
-            | Cause::NoSocket(text)
-            | Cause::NoHost(text)
-            | Cause::NoResolver(text) => write!(f, "cannot connect: {text}"),
+            Cause::Connect(text) | Cause::NoSocket(text) | Cause::NoResolver(text) => {
+                write!(f, "cannot connect: {text}")
+            }
             Cause::Announced(announced) => write!(f, "{announced}"),
             Cause::NoCredentials(text) => write!(f, "cannot connect: no credentials: {text}"),
             Cause::Tls(text) => write!(f, "no TLS connection: {text}"),

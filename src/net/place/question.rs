@@ -99,7 +99,7 @@ impl Opinions {
             Ok(addr) => Word::Names(addr),
             Err(why) => {
                 let word = match &why {
-                    Unknown::Name | Unknown::Failed(Cause::NoHost(_)) => Word::NamesNone,
+                    Unknown::Name => Word::NamesNone,
                     Unknown::Failed(cause) if cause.is_silence() => Word::Silent,
                     Unknown::Failed(_) => Word::Unknown,
                 };
@@ -260,7 +260,6 @@ mod tests {
             "x" => Err(Cause::Connect("refused".into())),
             "m" => Err(Cause::Mute(TIME)),
             "f" => Err(Cause::NoSocket("open files".into())),
-            "h" => Err(Cause::NoHost("s".into())),
             "r" => Err(Cause::NoResolver("try again".into())),
             "t" => Err(Cause::NoThread("again".into())),
             "n" => Err(Cause::NoAnswer(TIME, Limit::Own)),
@@ -295,10 +294,6 @@ mod tests {
             (&["-", "x", "t"], true, None, false),
             (&["-", "x", "!"], true, None, false),
             (&["?", "?", "?"], true, None, false),
-            // A name that does not exist names no master, and is not silent either.
-            (&["a", "h", "h"], true, Some("a"), false),
-            (&["-", "-", "h"], true, None, false),
-            (&["h", "h", "h"], true, None, false),
             // The resolver failed: the server may name another master.
             (&["a", "r", "r"], true, None, false),
             (&["r", "r", "r"], true, None, false),

@@ -197,7 +197,7 @@ pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>
         }
     }
     match addresses.is_empty() {
-        true => Err(Cause::NoHost(format!("{host} has no address"))),
+        true => Err(Cause::Connect(format!("{host} has no address"))),
         false => Ok(addresses),
     }
 }
@@ -249,7 +249,8 @@ const NO_HOST: [&str; 5] = [
 /// The numbers for that on Windows: `WSAHOST_NOT_FOUND` and `WSANO_DATA`.
 const NO_HOST_NUMBERS: [i32; 2] = [11001, 11004];
 
-/// The cause if a name is not resolved. A resolver that fails is a failure of this host: the server may be well.
+/// The cause if a name is not resolved. If there is no such host, no server can be reached there. A resolver that fails is
+/// a failure of this host: the server may be well, and name another master (rule R43).
 fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
     let text = error.to_string();
     let number = error.raw_os_error().filter(|_| cfg!(windows));
@@ -258,7 +259,7 @@ fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
     let text = format!("{host}: {text}");
     // A resolver that finds no socket may report that there is no such host.
     match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {
-        Ok(_) if is_none => Cause::NoHost(text),
+        Ok(_) if is_none => Cause::Connect(text),
         Ok(_) => Cause::NoResolver(text),
         Err(_) => Cause::NoSocket(text),
     }
@@ -275,14 +276,13 @@ fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
 mod tests {
     use super::*;
 
-    /// The second may be well, and name another master (rule R43).
     #[test]
     fn a_host_that_does_not_exist_and_a_resolver_that_fails_are_told_apart() {
         let cause = |detail: &str| {
             let text = format!("failed to lookup address information: {detail}");
             not_resolved("h", &std::io::Error::other(text))
         };
-        for (detail, exists) in [
+        for (detail, fails) in [
             ("Name or service not known", false),
             ("No address associated with hostname", false),
             ("Name does not resolve", false),
@@ -296,11 +296,8 @@ mod tests {
             let expected =
                 format!("cannot connect: h: failed to lookup address information: {detail}");
             assert_eq!(cause.to_string(), expected);
-            assert!(
-                !cause.is_silence() && cause.is_of_this_process(),
-                "{detail}"
-            );
-            assert_eq!(matches!(cause, Cause::NoResolver(_)), exists, "{detail}");
+            assert_eq!(cause.is_silence(), !fails, "{detail}");
+            assert_eq!(cause.is_of_this_process(), fails, "{detail}");
         }
     }
 }
