@@ -237,7 +237,7 @@ fn is_of_network(kind: ErrorKind) -> bool {
         )
 }
 
-/// The texts of resolvers for a name that does not exist, or has no address: of glibc, musl, and the BSDs. The standard
+/// The texts of resolvers for a name that does not exist, or has no address: glibc, musl, and the BSDs. The standard
 /// library passes no number on.
 const NO_HOST: [&str; 5] = [
     "Name or service not known",
