@@ -104,13 +104,19 @@ extern "C" {
  * was given the id again.) Call redlock_new() in such a child.
  *
  * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after a
- * signal: use redlock_acquire_while() where a signal should stop the waiting. Do not call any of these
+ * signal: use redlock_acquire_while() or redlock_set_keep_trying() where a signal should stop the waiting. Do not call any of these
  * functions in a signal handler. The library's threads are started by the calls that need them and
  * inherit the signal mask of the calling thread. pthread_cancel() of a thread that is in one of these
  * functions aborts the process.
  *
  * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
  * must not be unloaded (dlclose).
+ *
+ * ABI. Until 1.0 a new minor version may change anything here; a new patch version does not. From 1.0 on, what is
+ * declared here stays as it is: functions, numbers, and the members of redlock_event_t, in their order. A later version
+ * may add functions, numbers, and members at the end of redlock_event_t, which only the library makes. So a program that
+ * was compiled with an older header works with a newer library of the same major version; the name of the shared library
+ * (soname) changes with the major version, before 1.0 with the minor one. The library exports these functions and nothing else.
  *
  * Nothing unwinds out of these functions, and nothing is printed. A callback must return: it must
  * not throw a C++ exception, longjmp out, or end its thread.
@@ -168,6 +174,14 @@ const char *redlock_status_string(int status);
    how long, the cause at each failed node. It is a whole sentence. Never a password. A call that succeeds does not
    change it; it is empty before the first failure. Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
+
+/* The parts of that text, for programs, of the last failure in this thread. The texts are copied as snprintf() does it.
+   After UNAVAILABLE: the `at`-th of the failed nodes, from 0 on, and its cause. 0: there are no more. */
+size_t redlock_last_cause(size_t at, char *buf, size_t cap);
+/* After BUSY: the holder's label. Empty: it has none, or the call made a single attempt. */
+size_t redlock_last_holder(char *buf, size_t cap);
+/* After BUSY: how long the holder has the lock at most, from the failure on, unless it extends or releases it. 0: unknown. */
+uint64_t redlock_last_left_ms(void);
 
 /* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from
    voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */
@@ -356,6 +370,12 @@ int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t reso
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,
                           uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,
                           redlock_lock_t **out);
+
+/* The same for all calls that wait: from now on, those of this thread call keep_trying(user) as redlock_acquire_while()
+   does, and return CANCELLED when it returns 0; each still waits no longer than it would. A single attempt calls nothing. For
+   languages in which signals, or the end of the program, must end a wait. NULL: no function, as at the beginning. A thread
+   that has set one is handed no lock by its own process: it is notified, as by other processes. */
+void redlock_set_keep_trying(int (*keep_trying)(void *user), void *user);
 
 /* Takes a reentrant lock, which this thread can take again: if it holds the lock already, it gets another
    handle for it. Then the nodes are not asked if at least half of the validity that ttl_ms gives is left;
@@ -642,9 +662,11 @@ typedef struct redlock_event {
    Events of a call are reported in its thread, before it returns; those of renewals and nodes in threads that do nothing
    else. So fn may be called by several threads at once. No mutex of the library is held meanwhile: fn may use these
    functions, but must not end a handle that the event is about. A lock whose validity is over when fn returns is not
-   acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called. fn and what it uses must live
-   as long as the process: the library's threads may report an event after redlock_free().
-   CONFIG: fn is NULL, a forked child. */
+   acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called.
+   fn NULL: no function that was set for this client object is called from now on, and `user` may be freed: the call waits
+   until no thread is in one of them. (If fn itself calls it, it does not wait.) Without that, fn and what it uses must
+   live as long as the process: the library's threads may report an event after redlock_free().
+   CONFIG: a forked child. */
 int redlock_set_observer(redlock_t *redlock, void (*fn)(const redlock_event_t *event, void *user), void *user);
 
 #ifdef __cplusplus

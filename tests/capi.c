@@ -653,10 +653,11 @@ static void events_are_told(const char *const *urls)
     static const char *const nowhere[] = {"redis://127.0.0.1:1"};
     redlock_t *redlock = client(urls, 3), *none;
     redlock_lock_t *lock, *other;
+    int before;
 
     events.redlock = redlock;
     IS(REDLOCK_CONFIG, redlock_set_observer(NULL, on_event, &events));
-    IS(REDLOCK_CONFIG, redlock_set_observer(redlock, NULL, &events));
+    OK(redlock_set_observer(redlock, NULL, &events));
     OK(redlock_set_observer(redlock, on_event, &events));
     OK(redlock_connect(redlock));
     OK(redlock_acquire(redlock, "event", 5, TTL, &lock));
@@ -679,6 +680,12 @@ static void events_are_told(const char *const *urls)
     CHECK(add(&events.ending[REDLOCK_ENDING_WAS_LOST], 0) + add(&events.ending[REDLOCK_ENDING_LEAKED], 0) == 2);
     CHECK(REDLOCK_ENDING_NOT_CONFIRMED == 2 && REDLOCK_ENDING_DROPPED == 3);
     CHECK(add(&events.wrong, 0) == 0);
+    /* No event after its end, also of a lock that was acquired before. */
+    OK(redlock_acquire_within(redlock, "event", 5, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_set_observer(redlock, NULL, NULL));
+    before = add(&events.count[REDLOCK_EVENT_ENDED], 0);
+    OK(redlock_lock_release(lock));
+    CHECK(add(&events.count[REDLOCK_EVENT_ENDED], 0) == before);
     redlock_free(redlock);
 
     none = client(nowhere, 1);
@@ -1168,10 +1175,14 @@ static void restarted_nodes_do_not_vote(const char *const *urls)
 {
     redlock_t *redlock = client(urls, 3);
     redlock_lock_t *lock;
+    char cause[500];
 
     OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 3600000));
     IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "guarded", 7, TTL, &lock));
     CHECK(last_error_has("may have forgotten locks"));
+    CHECK(redlock_last_cause(0, cause, sizeof cause) > 0);
+    CHECK(strstr(cause, "may have forgotten locks") != NULL);
+    CHECK(redlock_last_cause(1, cause, 0) > 0 && redlock_last_cause(64, cause, sizeof cause) == 0 && cause[0] == 0);
     CHECK(redlock_last_retry_after_ms() > 60000);
     CHECK(redlock_last_retry_after_ms() <= 3602000);
     IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "guarded", 7, 3600001, &lock));
@@ -1592,6 +1603,48 @@ static void other_kinds(redlock_t *redlock)
     OK(redlock_lock_release(other));
 }
 
+/* All calls that wait in this thread, of all kinds, and with their own bound. */
+static void waits_of_a_thread_ask(redlock_t *redlock)
+{
+    static const void *const names[] = {"asks", "asks:2"};
+    static const size_t lens[] = {4, 6};
+    redlock_lock_t *lock = take(redlock, "asks", TTL), *other = NULL;
+    char holder[80];
+    int left;
+
+#define ASKED(call)                                                                                \
+    do {                                                                                           \
+        left = 3;                                                                                  \
+        IS(REDLOCK_CANCELLED, call);                                                               \
+        CHECK(other == NULL && left == -1);                                                        \
+    } while (0)
+    redlock_set_keep_trying(count_down, &left);
+    ASKED(redlock_acquire(redlock, "asks", 4, TTL, &other));
+    ASKED(redlock_acquire_within(redlock, "asks", 4, TTL, UINT64_MAX, &other));
+    ASKED(redlock_acquire_reentrant(redlock, "asks", 4, TTL, UINT64_MAX, &other));
+    ASKED(redlock_acquire_several(redlock, names, lens, 2, TTL, UINT64_MAX, &other));
+    ASKED(redlock_acquire_write(redlock, "asks", 4, TTL, UINT64_MAX, &other));
+    ASKED(redlock_acquire_read(redlock, "asks", 4, TTL, UINT64_MAX, &other));
+    /* A single attempt asks nothing, and the wait is as long as it was. */
+    left = 0;
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "asks", 4, TTL, &other));
+    IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 0, &other));
+    CHECK(left == 0);
+    redlock_set_keep_trying(always, NULL);
+    IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 200, &other));
+    CHECK(redlock_last_holder(holder, sizeof holder) == 0 && holder[0] == 0);
+    CHECK(redlock_last_left_ms() > TTL / 2 && redlock_last_left_ms() <= TTL);
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire_permit(redlock, "asks", 4, 1, TTL, TWENTY_SECONDS, &lock));
+    redlock_set_keep_trying(count_down, &left);
+    ASKED(redlock_acquire_permit(redlock, "asks", 4, 1, TTL, UINT64_MAX, &other));
+#undef ASKED
+    redlock_set_keep_trying(NULL, NULL);
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire(redlock, "asks", 4, TTL, &lock));
+    OK(redlock_lock_release(lock));
+}
+
 static int holds(const char *url, const char *resource)
 {
     redlock_t *redlock = client(&url, 1);
@@ -1657,6 +1710,7 @@ int main(int argc, char **argv)
     reentrant(redlock);
     other_kinds(redlock);
     other_kinds_are_handed_over(redlock);
+    waits_of_a_thread_ask(redlock);
     log_messages(urls);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();

@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::{MaybeUninit, replace};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use super::observer::CObserver;
 use super::*;
 use crate::{Event, Options, Redlock, Tls};
 
@@ -23,6 +24,8 @@ pub(super) struct Settings {
     options: Options,
     /// Kept here because the options do not return it, and C sets them one after the other.
     retry_delay: (u64, u64),
+    /// Those that may still be called.
+    pub(super) observers: Vec<Arc<CObserver>>,
 }
 
 impl Settings {
@@ -32,6 +35,7 @@ impl Settings {
             redlock,
             options: Options::new().retry_delay(ms(retry_delay.0), ms(retry_delay.1)),
             retry_delay,
+            observers: Vec::new(),
         }
     }
 
@@ -83,11 +87,10 @@ impl Settings {
         self.with(options)
     }
 
-    pub(super) fn observed(
-        mut self,
-        observer: impl Fn(&Event<'_>) + Send + Sync + 'static,
-    ) -> Settings {
-        self.redlock = self.redlock.with_observer(observer);
+    pub(super) fn observed(mut self, observer: Arc<CObserver>) -> Settings {
+        self.observers.push(observer.clone());
+        let notify = move |event: &Event<'_>| observer.notify(event);
+        self.redlock = self.redlock.with_observer(notify);
         self
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
+use super::acquire::asking;
 use super::client::{Client, redlock_of};
 use super::lock::{Handle, Held, handle};
 use super::*;
@@ -23,7 +24,9 @@ fn acquire(
 ) -> c_int {
     make(out, || {
         let lockable = lockable(&redlock_of(client)?)?;
-        let lock = lockable.acquire_within(ms(ttl), ms(wait))?;
+        let lock = asking(ms(wait), |asked| {
+            lockable.acquire_asking(ms(ttl), ms(wait), asked)
+        })?;
         Ok(Handle::new(lock))
     })
 }

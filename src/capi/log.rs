@@ -21,7 +21,7 @@ use super::{
 type LogFn = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
 
 /// How often to look whether calls of a function that was replaced are over.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 // ---- what C has set ---------------------------------------------------------------------------
 
@@ -42,20 +42,20 @@ unsafe impl Sync for Sink {}
 /// How many threads are in a function. A forked child inherits the number, but not the threads: the process that
 /// counts is in the upper half.
 #[derive(Default)]
-struct Calls(AtomicU64);
+pub(super) struct Calls(AtomicU64);
 
 impl Calls {
-    fn begin(&self, process: u32) {
+    pub(super) fn begin(&self, process: u32) {
         let none = u64::from(process) << 32;
         self.change(|calls| if is_of(calls, process) { calls } else { none } + 1);
     }
 
     /// `process`: the one in which the call began. A child that was forked in the function does not end that call.
-    fn end(&self, process: u32) {
+    pub(super) fn end(&self, process: u32) {
         self.change(|calls| calls - u64::from(is_of(calls, process)));
     }
 
-    fn any(&self, process: u32) -> bool {
+    pub(super) fn any(&self, process: u32) -> bool {
         let calls = self.0.load(SeqCst);
         is_of(calls, process) && calls << 32 > 0
     }

@@ -7,7 +7,7 @@
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
 //! all that is left to trust.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -101,20 +101,21 @@ constants! {
 
 // ---- errors and panics at the C boundary ------------------------------------------------------
 
-/// A status code and the text for `redlock_last_error`.
+/// A status code, and what `redlock_last_error` and the like return.
+#[derive(Default)]
 struct Failure {
     code: c_int,
     text: String,
-    unavailable: UnavailableInfo,
-}
-
-/// Advice if too few nodes answered.
-#[derive(Clone, Copy, Default)]
-struct UnavailableInfo {
-    /// How long to wait, in milliseconds; zero: unknown.
+    /// UNAVAILABLE: how long to wait, in milliseconds; zero: unknown.
     retry_after: u64,
-    /// Whether the nodes refuse for good.
+    /// UNAVAILABLE: whether the nodes refuse for good.
     permanent: bool,
+    /// UNAVAILABLE: the failed nodes, each with its cause.
+    causes: Vec<String>,
+    /// BUSY: the holder's label.
+    holder: String,
+    /// BUSY: how long the holder has the lock, in milliseconds; zero: unknown.
+    left: u64,
 }
 
 impl Failure {
@@ -122,7 +123,7 @@ impl Failure {
         Failure {
             code: REDLOCK_CONFIG,
             text: text.into(),
-            unavailable: UnavailableInfo::default(),
+            ..Failure::default()
         }
     }
 
@@ -146,29 +147,40 @@ fn code(error: &Error) -> c_int {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let code = code(&error);
-        let text = error.to_string();
-        let (wait, permanent) = match &error {
-            Error::Unavailable(nodes) => (nodes.retry_after(), nodes.is_permanent()),
-            _ => (None, false),
+        let mut failure = Failure {
+            code: code(&error),
+            text: error.to_string(),
+            ..Failure::default()
         };
-        // Rounded up: when the wait is over, enough nodes vote.
-        let wait = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
-        let retry_after = wait.map_or(0, |ms| u64::try_from(ms).unwrap_or(u64::MAX));
-        Failure {
-            code,
-            text,
-            unavailable: UnavailableInfo {
-                retry_after,
-                permanent,
-            },
+        match &error {
+            Error::Unavailable(nodes) => {
+                // Rounded up: when the wait is over, enough nodes vote.
+                let wait = nodes.retry_after().unwrap_or_default().as_nanos();
+                failure.retry_after = u64::try_from(wait.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+                failure.permanent = nodes.is_permanent();
+                failure.causes = nodes.iter().map(|(_, cause)| cause.to_string()).collect();
+            }
+            Error::Busy(busy) => {
+                failure.holder = busy.holder().unwrap_or_default().to_owned();
+                failure.left = to_ms(busy.left().unwrap_or_default());
+            }
+            _ => {}
         }
+        failure
     }
 }
 
 thread_local! {
-    static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
-    static LAST_UNAVAILABLE: Cell<UnavailableInfo> = const { Cell::new(UnavailableInfo { retry_after: 0, permanent: false }) };
+    static LAST: RefCell<Failure> = RefCell::default();
+}
+
+/// Reads the last failure of this thread. In a thread that is ending there may be none.
+fn last<T: Default>(read: impl FnOnce(&Failure) -> T) -> T {
+    // No `status` here: it would replace the failure.
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        LAST.try_with(|last| read(&last.borrow()))
+    }));
+    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Nothing unwinds into C, and a failure leaves its text.
@@ -182,14 +194,14 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
             Failure {
                 code: REDLOCK_PANIC,
                 text: format!("a bug in redlock-sync: {}", text.unwrap_or("a panic")),
-                unavailable: UnavailableInfo::default(),
+                ..Failure::default()
             }
         }
     };
     // In a thread that is ending there may be no place for it.
-    let _ = LAST_ERROR.try_with(|last| last.replace(failure.text));
-    let _ = LAST_UNAVAILABLE.try_with(|last| last.set(failure.unavailable));
-    failure.code
+    let code = failure.code;
+    let _ = LAST.try_with(|last| last.replace(failure));
+    code
 }
 
 /// Like [`status`], for a function that returns a value. On failure: the default, which is what a lost lock reports.
@@ -329,29 +341,38 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_retry_after_ms() -> u64 {
-    LAST_UNAVAILABLE
-        .try_with(Cell::get)
-        .unwrap_or_default()
-        .retry_after
+    last(|failure| failure.retry_after)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_is_permanent() -> c_int {
-    c_int::from(
-        LAST_UNAVAILABLE
-            .try_with(Cell::get)
-            .unwrap_or_default()
-            .permanent,
-    )
+    last(|failure| c_int::from(failure.permanent))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usize {
+    last(|failure| {
+        let cause = failure.causes.get(at).map_or("", String::as_str);
+        // SAFETY: the header demands room for `cap` bytes.
+        unsafe { copy_text(cause, buf, cap) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize {
+    // SAFETY: the header demands room for `cap` bytes.
+    last(|failure| unsafe { copy_text(&failure.holder, buf, cap) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_left_ms() -> u64 {
+    last(|failure| failure.left)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize {
     // SAFETY: the header demands room for `cap` bytes.
-    let show = |last: &RefCell<String>| unsafe { copy_text(&last.borrow(), buf, cap) };
-    // No `status` here: it would replace the text.
-    let text = catch_unwind(AssertUnwindSafe(|| LAST_ERROR.try_with(show)));
-    text.ok().and_then(Result::ok).unwrap_or(0)
+    last(|failure| unsafe { copy_text(&failure.text, buf, cap) })
 }
 
 #[cfg(test)]

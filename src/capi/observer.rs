@@ -1,10 +1,14 @@
 //! Events for C: those that `Redlock::with_observer` gives to Rust.
 
+use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use super::callback::reason_code;
 use super::client::{Client, change};
+use super::log::{Calls, LOOK_AGAIN};
 use super::*;
 use crate::{Ending, Event};
 
@@ -25,9 +29,17 @@ struct CEvent {
 
 type ObserverFn = unsafe extern "C" fn(*const CEvent, *mut c_void);
 
-struct CObserver {
+pub(super) struct CObserver {
     function: ObserverFn,
     user: *mut c_void,
+    /// The library's threads keep it, and may have an event for it later.
+    silent: AtomicBool,
+    calls: Calls,
+}
+
+thread_local! {
+    /// Whether this thread is in a function that C has set.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
 // SAFETY: `user` is only handed to `function`, which by the header runs in any thread.
@@ -171,21 +183,52 @@ extern "C" fn redlock_set_observer(
     user: *mut c_void,
 ) -> c_int {
     status(|| {
-        let function = function.ok_or_else(|| Failure::null("fn"))?;
-        let observer = CObserver { function, user };
-        change(client, |settings| {
-            Ok(settings.observed(move |event| observer.notify(event)))
-        })
+        let Some(function) = function else {
+            let mut observers = Vec::new();
+            change(client, |mut settings| {
+                observers = std::mem::take(&mut settings.observers);
+                Ok(settings)
+            })?;
+            observers.iter().for_each(|observer| observer.end());
+            return Ok(());
+        };
+        let observer = Arc::new(CObserver {
+            function,
+            user,
+            silent: AtomicBool::new(false),
+            calls: Calls::default(),
+        });
+        change(client, |settings| Ok(settings.observed(observer)))
     })
 }
 
 impl CObserver {
-    fn notify(&self, event: &Event<'_>) {
+    pub(super) fn notify(&self, event: &Event<'_>) {
+        let process = std::process::id();
+        self.calls.begin(process);
+        if !self.silent.load(SeqCst) {
+            let outer = CALLING.replace(true);
+            self.call(event);
+            CALLING.set(outer);
+        }
+        self.calls.end(process);
+    }
+
+    /// Returns when no other thread is in the function, and none will call it.
+    fn end(&self) {
+        self.silent.store(true, SeqCst);
+        // (A function that ends itself would wait for itself.)
+        while !CALLING.get() && self.calls.any(std::process::id()) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn call(&self, event: &Event<'_>) {
         let mut filled = Filled::of(event);
         filled.event.address = filled.address.as_ptr();
         filled.event.text = filled.text.as_ptr();
-        // SAFETY: the caller's function with the caller's argument, which the header wants to live as long as the
-        // process; the event lives until the function returns.
+        // SAFETY: the caller's function with the caller's argument, which the header wants to live until `end` has
+        // returned; the event lives until the function returns.
         unsafe { (self.function)(&filled.event, self.user) };
     }
 }

@@ -101,7 +101,19 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Lock, Error> {
-        self.wait_for(&checked(resource.as_ref())?, Kind::Plain, ttl, wait, None)
+        self.acquire_asking(resource, ttl, wait, None)
+    }
+
+    /// Waits as [`acquire_within`](Redlock::acquire_within), for as long as the function returns true.
+    pub(crate) fn acquire_asking(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+        keep_trying: Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<Lock, Error> {
+        let resource = checked(resource.as_ref())?;
+        self.wait_for(&resource, Kind::Plain, ttl, wait, keep_trying)
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`](crate::Options::wait) does not bound it.
@@ -133,15 +145,7 @@ impl Redlock {
         ttl: Duration,
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
-        let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        let resource = checked(resource.as_ref())?;
-        self.wait_for(
-            &resource,
-            Kind::Plain,
-            ttl,
-            Duration::MAX,
-            Some(keep_trying),
-        )
+        self.acquire_asking(resource, ttl, Duration::MAX, Some(&mut keep_trying))
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work and releases the lock, however the work ends, even by

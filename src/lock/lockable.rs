@@ -230,8 +230,19 @@ impl Lockable {
     ///
     /// The errors of [`acquire`](Lockable::acquire).
     pub fn acquire_within(&self, ttl: Duration, wait: Duration) -> Result<Lock, Error> {
+        self.acquire_asking(ttl, wait, None)
+    }
+
+    /// Waits as [`acquire_within`](Lockable::acquire_within), for as long as the function returns true.
+    pub(crate) fn acquire_asking(
+        &self,
+        ttl: Duration,
+        wait: Duration,
+        keep_trying: Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<Lock, Error> {
         let (resource, kind) = (&self.resource, self.kind(!wait.is_zero())?);
-        self.redlock.wait_for(resource, kind, ttl, wait, None)
+        self.redlock
+            .wait_for(resource, kind, ttl, wait, keep_trying)
     }
 
     /// Waits for as long as `keep_trying` returns true, as [`Redlock::acquire_while`].
@@ -244,10 +255,7 @@ impl Lockable {
         ttl: Duration,
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
-        let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        let (resource, kind, longest) = (&self.resource, self.kind(true)?, Duration::MAX);
-        self.redlock
-            .wait_for(resource, kind, ttl, longest, Some(keep_trying))
+        self.acquire_asking(ttl, Duration::MAX, Some(&mut keep_trying))
     }
 
     /// [Acquires](Lockable::acquire) the lock, does the work and releases the lock, as [`Redlock::with_lock`].

@@ -148,11 +148,25 @@ impl Reentrant {
         ttl: Duration,
         wait: Duration,
     ) -> Result<ReentrantLock, Error> {
+        self.acquire_asking(resource, ttl, wait, None)
+    }
+
+    /// Waits as [`acquire_within`](Reentrant::acquire_within), for as long as the function returns true.
+    pub(crate) fn acquire_asking(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+        keep_trying: Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<ReentrantLock, Error> {
         let resource = resource.as_ref();
-        match self.enter(resource, ttl)? {
-            None => Ok(first(self.redlock.acquire_within(resource, ttl, wait)?)),
-            Some(entry) => Ok(entry),
+        if let Some(entry) = self.enter(resource, ttl)? {
+            return Ok(entry);
         }
+        let lock = self
+            .redlock
+            .acquire_asking(resource, ttl, wait, keep_trying)?;
+        Ok(first(lock))
     }
 
     /// [Acquires](Reentrant::acquire) the lock, does the work and ends the entry, however the work ends, even by a
