@@ -2,7 +2,7 @@
 
     capi_cffi.py HEADER LIBRARY URL...
 
-The environment variable TLS, if set: the URL of a node over TLS, and the files for it (see over_tls).
+The environment variable TLS, if set: the URL of a node over TLS, and the files for it (see over_tls), one in a line.
 """
 
 import os
@@ -122,7 +122,7 @@ def over_tls(url, *files):
     return status
 
 
-tls = os.environ.get("TLS", "").split()
+tls = os.environ.get("TLS", "").splitlines()
 if tls:
     assert over_tls(*tls) == redlock.REDLOCK_OK
     assert over_tls(*tls[:2]) == redlock.REDLOCK_UNAVAILABLE

@@ -388,12 +388,13 @@ fn code_to_copy() -> Vec<String> {
         files.push(format!("examples/{name}"));
     }
     for name in [
-        "batch_job.c",
-        "batch_job.py",
-        "redlock.py",
-        "redlock_testing.py",
+        "capi/batch_job.c",
+        "python/batch_job.py",
+        "python/src/redlock/__init__.py",
+        "python/src/redlock/_client.py",
+        "python/src/redlock/testing.py",
     ] {
-        files.push(format!("examples/capi/{name}"));
+        files.push(format!("examples/{name}"));
     }
     files
 }

@@ -1,8 +1,7 @@
-//! Nodes for tests through C and Python.
+//! Nodes for tests through C. (Through Python: examples/python/tests.)
 
 use crate::{capi, support};
 
-use std::path::Path;
 use std::process::Command;
 
 use support::*;
@@ -33,22 +32,4 @@ fn every_function_and_constant_for_tests_is_used_by_the_c_program() {
     for (name, _) in defines {
         assert!(program.contains(name), "{name}");
     }
-}
-
-#[test]
-fn unit_tests_in_python_use_nodes_for_tests() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut python = Command::new("python3");
-    pristine(&mut python)
-        // Leaves nothing here.
-        .arg("-B")
-        .env("PYTHONPATH", top.join("examples/capi"))
-        .arg(top.join("tests/capi_testing.py"))
-        .arg(capi::libraries().join("libredlock_sync.so"));
-    let output = capi::run(&mut python, "python3");
-    let said = capi::said(&output);
-    assert!(
-        said.contains("Ran 6 tests") && said.contains("OK"),
-        "{said}"
-    );
 }

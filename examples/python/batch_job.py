@@ -1,9 +1,6 @@
-"""A job that many hosts start and one runs: batch_job.c in Python, with the module beside it.
+"""A job that many hosts start and one runs: examples/capi/batch_job.c in Python. The wheel must be installed.
 
-From the top of the checkout:
-
-    cargo rustc --release --features capi --crate-type cdylib
-    python3 examples/capi/batch_job.py target/release/libredlock_sync.so redis://127.0.0.1:6379
+    python3 examples/python/batch_job.py redis://127.0.0.1:6379
 
 It leaves with exit code 75 if another host runs it, and with 130 after Ctrl-C.
 """
@@ -41,9 +38,9 @@ def job(lock):
     return 0
 
 
-def main(library, *urls):
+def main(*urls):
     signal.signal(signal.SIGINT, on_signal)
-    locks = Redlock(urls, library, node_timeout=0.5)  # a job is in no hurry
+    locks = Redlock(urls, node_timeout=0.5)  # a job is in no hurry
     lock = locks.try_lock("shop:nightly-import", TTL)
     if lock is None:
         print("another host is running it")
@@ -57,6 +54,6 @@ def main(library, *urls):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit("usage: batch_job.py LIBRARY URL...")
+    if len(sys.argv) < 2:
+        sys.exit("usage: batch_job.py URL...")
     sys.exit(main(*sys.argv[1:]))

@@ -1,24 +1,28 @@
-"""Nodes for unit tests, in the test's own process: redlock-sync's `testing`, with nothing but ctypes. A module to copy,
-beside redlock.py. The library must have been built with `--features capi,testing`.
+"""Nodes for unit tests, in the test's own process: redlock-sync's `testing`.
 
-    with Node(library) as node:
-        locks = Redlock([node.url], library)
+    with Node() as node:
+        locks = Redlock([node.url])
         node.hold("shop:account:17", label="web-3")  # by another process
         assert locks.try_lock("shop:account:17", ttl=10) is None
 
-A node is no server: only locks may talk to it, and only in tests. Times are in seconds. What a test does to a node holds
-until it does something else. The header redlock_testing.h says what each method does.
+The library must have been built with the feature `testing`: `pip wheel -C features=capi,tls,testing`. A node is no server: only
+locks may talk to it, and only in tests. Times are in seconds. What a test does to a node holds until it does something else.
+The header redlock_testing.h describes each method.
 """
+
+from __future__ import annotations
 
 import ctypes
 import functools
 import math
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable
 
-from redlock import Config, _load, _ms
+from ._library import find, load, ms, name_bytes
+from .errors import Config
 
-_NAME = [c_void_p, c_char_p, c_size_t]
-_FUNCTIONS = {
+_NAME: list[Any] = [c_void_p, c_char_p, c_size_t]
+_FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "start": ([c_void_p], c_int),
     "free": ([c_void_p], None),
     "url": ([c_void_p, c_char_p, c_size_t], c_size_t),
@@ -42,12 +46,16 @@ _FUNCTIONS = {
 REQUESTS = ["acquire", "extend", "release", "fence", "other", "connections"]  # the numbers from 1 on
 
 
-@functools.cache
-def _functions(path):
-    library = _load(path)
+@functools.lru_cache(maxsize=None)
+def _functions(path: str) -> dict[str, Callable[..., Any]]:
+    library = load(path)
     functions = {}
     for name, (arguments, result) in _FUNCTIONS.items():
-        function = getattr(library, "redlock_testing_" + name)
+        try:
+            function = getattr(library, "redlock_testing_" + name)
+        except AttributeError:
+            advice = "this library has no nodes for tests: build it with the feature `testing`"
+            raise OSError(f"{path}: {advice}") from None
         function.argtypes, function.restype = arguments, result
         if name in ("start", "hold", "hold_all", "refuse"):
             function.errcheck = library.redlock_new.errcheck
@@ -55,98 +63,93 @@ def _functions(path):
     return functions
 
 
-def _name(name):
-    name = name.encode() if isinstance(name, str) else name
-    return name, len(name)
-
-
 class Node:
     """A node without locks. It ends with a `with`, and at the latest when nothing refers to it any more."""
 
-    _handle = None
+    _handle: c_void_p | None = None
 
-    def __init__(self, library="libredlock_sync.so"):
-        self._functions = _functions(library)
+    def __init__(self, library: str | None = None) -> None:
+        self._functions = _functions(find(library))
         handle = c_void_p()
         self._functions["start"](byref(handle))
         self._handle = handle
 
-    def _call(self, name, *arguments):
+    def _call(self, name: str, *arguments: Any) -> Any:
         if self._handle is None:
             raise Config("this node has ended")
         return self._functions[name](self._handle, *arguments)
 
-    def _text(self, name, *arguments):
+    def _text(self, name: str, *arguments: Any) -> str:
         text = ctypes.create_string_buffer(200)
         self._call(name, *arguments, text, len(text))
         return text.value.decode()
 
     @property
-    def url(self):
+    def url(self) -> str:
         return self._text("url")
 
-    def hold(self, name, label="", ttl=math.inf):
-        self._call("hold", *_name(name), label.encode(), _ms(ttl))
+    def hold(self, name: str | bytes, label: str = "", ttl: float = math.inf) -> None:
+        self._call("hold", *name_bytes(name), label.encode(), ms(ttl))
 
-    def release(self, name):
-        return bool(self._call("release", *_name(name)))
+    def release(self, name: str | bytes) -> bool:
+        return bool(self._call("release", *name_bytes(name)))
 
-    def hold_all(self):
+    def hold_all(self) -> None:
         self._call("hold_all")
 
-    def release_all(self):
+    def release_all(self) -> None:
         self._call("release_all")
 
-    def held(self, name):
+    def held(self, name: str | bytes) -> float:
         """How long the node keeps the lock. 0: it is free."""
-        return self._call("held_ms", *_name(name)) / 1000
+        return self._call("held_ms", *name_bytes(name)) / 1000
 
-    def label(self, name):
-        return self._text("label", *_name(name))
+    def label(self, name: str | bytes) -> str:
+        return self._text("label", *name_bytes(name))
 
-    def waiting(self, name):
-        return self._call("waiting", *_name(name))
+    def waiting(self, name: str | bytes) -> int:
+        return self._call("waiting", *name_bytes(name))
 
-    def advance(self, time):
-        self._call("advance", _ms(time))
+    def advance(self, time: float) -> None:
+        self._call("advance", ms(time))
 
-    def refuse(self, error):
+    def refuse(self, error: str) -> None:
         self._call("refuse", error.encode())
 
-    def answer_late(self, by):
-        self._call("answer_late", _ms(by))
+    def answer_late(self, by: float) -> None:
+        self._call("answer_late", ms(by))
 
-    def be_silent(self):
+    def be_silent(self) -> None:
         self._call("be_silent")
 
-    def go_down(self):
+    def go_down(self) -> None:
         self._call("go_down")
 
-    def recover(self):
+    def recover(self) -> None:
         self._call("recover")
 
-    def close_connections(self):
+    def close_connections(self) -> None:
         self._call("close_connections")
 
-    def forget(self):
+    def forget(self) -> None:
         self._call("forget")
 
-    def requests(self, kind):
+    def requests(self, kind: str) -> int:
         """One of REQUESTS."""
         if kind not in REQUESTS:
             raise Config(f"no requests {kind}: there are {', '.join(REQUESTS)}")
         return self._call("requests", REQUESTS.index(kind) + 1)
 
-    def close(self):
+    def close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._functions["free"](handle)
 
-    def __enter__(self):
+    def __enter__(self) -> Node:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.close()

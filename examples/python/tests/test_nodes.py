@@ -1,15 +1,14 @@
-"""The module examples/capi/redlock_testing.py: how a program's unit tests use it.
+"""The module `redlock.testing`: how a program's unit tests use it."""
 
-    capi_testing.py LIBRARY
-"""
-
-import sys
 import unittest
 
 from redlock import Busy, Config, Lost, Redlock, Unavailable
-from redlock_testing import REQUESTS, Node
+from redlock.testing import REQUESTS, Node
 
-LIBRARY = sys.argv.pop()
+try:
+    Node().close()
+except OSError as error:
+    raise unittest.SkipTest(str(error))
 
 
 def nightly(locks, sent):
@@ -25,8 +24,8 @@ def nightly(locks, sent):
 
 class Nightly(unittest.TestCase):
     def setUp(self):
-        self.nodes = [Node(LIBRARY) for _ in range(3)]
-        self.locks = Redlock([node.url for node in self.nodes], LIBRARY, node_timeout=0.5)
+        self.nodes = [Node() for _ in range(3)]
+        self.locks = Redlock([node.url for node in self.nodes], node_timeout=0.5)
         self.sent = []
 
     def tearDown(self):
@@ -97,4 +96,5 @@ class Nightly(unittest.TestCase):
             node.url
 
 
-unittest.main(argv=["capi_testing"], verbosity=0)
+if __name__ == "__main__":
+    unittest.main()

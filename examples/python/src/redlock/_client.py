@@ -1,0 +1,212 @@
+"""The nodes, and all ways to a lock."""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
+from typing import Any, Callable, Iterable, Sequence
+
+from . import _waiting
+from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes
+from ._lock import Lock
+from ._report import Event, observer
+from .errors import Busy, Config
+
+OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connect_timeout", "max_extensions",
+           "restart_guard", "fair"]  # the numbers from 1 on
+TEXTS = {"label": "redlock_set_label", "prefix": "redlock_set_prefix"}
+STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
+
+
+class Redlock:
+    """The nodes: one, or 3 or 5 independent ones. Make one for the whole program, for all its threads.
+
+    `library`: the path of libredlock_sync.so, if neither the wheel nor the system has it.
+    TLS, for rediss://: `ca` (the certificates of the CAs that are trusted, instead of the system's), `certificate` and `key`
+    (which this program shows), each in PEM, and `server_name` (which all certificates must be for).
+    `options` are those of `redlock_set`, `redlock_set_label` and `redlock_set_prefix`: wait=30, node_timeout=0.5,
+    fair=True, label="web-3:4711", prefix="team:", and so on."""
+
+    _handle: c_void_p | None = None
+
+    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, ca: str | bytes | None = None,
+                 certificate: str | bytes | None = None, key: str | bytes | None = None, server_name: str | None = None,
+                 **options: Any) -> None:
+        self._library = load(find(library))
+        handle = c_void_p()
+        urls = [urls] if isinstance(urls, str) else list(urls)
+        array = (c_char_p * len(urls))(*[url.encode() for url in urls])
+        self._library.redlock_new(array, len(urls), byref(handle))
+        self._handle = handle
+        self._wait = options.get("wait", 10)
+        self._observers: list[Any] = []
+        for name, value in options.items():
+            if name in TEXTS:
+                getattr(self._library, TEXTS[name])(handle, value.encode())
+                continue
+            if name not in OPTIONS:
+                raise Config(f"no option {name}: there are {', '.join([*OPTIONS, *TEXTS])}")
+            number = int(value) if name in ("max_extensions", "fair") else ms(value)
+            self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
+        if not ca is certificate is key is server_name is None:
+            parts = [(None, 0) if part is None else name_bytes(part) for part in (ca, certificate, key)]
+            of_all = server_name.encode() if server_name is not None else None
+            self._library.redlock_set_tls(handle, *parts[0], *parts[1], *parts[2], of_all)
+
+    # ---- locks ----
+
+    def lock(self, name: str | bytes, ttl: float, wait: float | None = None) -> Lock:
+        """Takes the lock `name`. Waits while others hold it: for the option `wait` (10 s), or for `wait` seconds."""
+        return self._acquire("within", name, name_bytes(name), ttl, wait)
+
+    def try_lock(self, name: str | bytes, ttl: float) -> Lock | None:
+        """One attempt. None: another holder has it."""
+        try:
+            return self.lock(name, ttl, wait=0)
+        except Busy:
+            return None
+
+    def semaphore(self, name: str | bytes, permits: int, ttl: float, wait: float | None = None) -> Lock:
+        """One of so many permits of the semaphore `name`. Its `slot` tells which."""
+        return self._acquire("permit", name, (*name_bytes(name), permits), ttl, wait)
+
+    def read_lock(self, name: str | bytes, ttl: float, wait: float | None = None) -> Lock:
+        """A lock beside which others may read."""
+        return self._acquire("read", name, name_bytes(name), ttl, wait)
+
+    def write_lock(self, name: str | bytes, ttl: float, wait: float | None = None) -> Lock:
+        """A lock beside which none may read or write."""
+        return self._acquire("write", name, name_bytes(name), ttl, wait)
+
+    def several(self, names: str | bytes | Sequence[str | bytes], ttl: float, wait: float | None = None) -> Lock:
+        """One lock on all of these names, or on none of them."""
+        return self._acquire("several", *_several(names), ttl, wait)
+
+    def _acquire(self, kind: str, name: str | bytes, what: tuple[Any, ...], ttl: float, wait: float | None) -> Lock:
+        # It is there before its handle: an exception behind the call releases it.
+        lock = Lock(self, self._library, name)
+        arguments = (self._handle, *what, ms(ttl), ms(self._wait if wait is None else wait), byref(lock._handle))
+        _waiting.acquire(self._library, getattr(self._library, f"redlock_acquire_{kind}"), arguments, lock)
+        return lock
+
+    # ---- locks from another process ----
+
+    def resume(self, name: str | bytes, token: bytes, validity: float) -> Lock:
+        """Takes over a lock that another process or thread hands over: with its `token`, and its `remaining` there, less the
+        time that the hand-over took. No node is asked. The giver calls `leak`."""
+        return self._resume("", name, name_bytes(name), token, validity)
+
+    def resume_semaphore(self, name: str | bytes, permits: int, token: bytes, validity: float) -> Lock:
+        return self._resume("_permit", name, (*name_bytes(name), permits), token, validity)
+
+    def resume_read_lock(self, name: str | bytes, token: bytes, validity: float) -> Lock:
+        return self._resume("_read", name, name_bytes(name), token, validity)
+
+    def resume_write_lock(self, name: str | bytes, token: bytes, validity: float) -> Lock:
+        return self._resume("_write", name, name_bytes(name), token, validity)
+
+    def resume_several(self, names: str | bytes | Sequence[str | bytes], token: bytes, validity: float) -> Lock:
+        return self._resume("_several", *_several(names), token, validity)
+
+    def _resume(self, kind: str, name: str | bytes, what: tuple[Any, ...], token: bytes, validity: float) -> Lock:
+        if len(token) != TOKEN_SIZE:
+            raise Config(f"a token of {len(token)} bytes: it has {TOKEN_SIZE}")
+        lock = Lock(self, self._library, name)
+        resume = getattr(self._library, f"redlock_resume{kind}")
+        resume(self._handle, *what, token, ms(validity), byref(lock._handle))
+        return lock
+
+    # ---- the nodes ----
+
+    def connect(self) -> None:
+        """Connects now, and raises Unavailable if no majority answers: for a program that should fail at its start."""
+        self._library.redlock_connect(self._handle)
+
+    def observe(self, function: Callable[[Event], object]) -> None:
+        """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock."""
+        self._observers.append(observer(function))
+        _observed.add(self)
+        self._library.redlock_set_observer(self._handle, self._observers[-1], None)
+
+    def check(self, probe: str | bytes) -> tuple[bool, str]:
+        """Whether the nodes are fit for locks, and what is wrong, one finding in a line. `probe`: a lock that is tried."""
+        text, fit = create_string_buffer(65536), c_int()
+        self._library.redlock_check(self._handle, *name_bytes(probe), text, len(text), byref(fit))
+        return bool(fit.value), _in_python(text.value.decode(errors="replace"))
+
+    def check_json(self, probe: str | bytes) -> Any:
+        """The report of `redlock doctor --json`, as a dict."""
+        return self._document(self._library.redlock_check_json, probe)
+
+    def inspect(self, name: str | bytes) -> tuple[str, str, float]:
+        """Who has a lock: one of STATES, the holder, and for how many seconds (math.inf: without an end). For people."""
+        holder, left, state = create_string_buffer(65536), c_uint64(), c_int()
+        self._library.redlock_inspect(
+            self._handle, *name_bytes(name), holder, len(holder), byref(left), byref(state))
+        seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
+        return STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds
+
+    def inspect_json(self, name: str | bytes) -> Any:
+        """The document of `redlock inspect --json`, as a dict: all holders, node by node."""
+        return self._document(self._library.redlock_inspect_json, name)
+
+    def locked(self, name: str | bytes) -> bool:
+        """Whether the lock is taken at this moment, for people: to take it, call try_lock."""
+        return self.inspect(name)[0] != "free"
+
+    def break_lock(self, name: str | bytes, holder: str) -> bool:
+        """Releases the lock of a holder that will not come back: the whole text from `inspect`, or a line of it. It gives up
+        mutual exclusion: redlock.h explains how. False: this holder no longer has it."""
+        broken = c_int()
+        self._library.redlock_break_lock(self._handle, *name_bytes(name), holder.encode(), byref(broken))
+        return bool(broken.value)
+
+    def _document(self, ask: Callable[..., None], name: str | bytes) -> Any:
+        text, needed = create_string_buffer(65536), c_size_t()
+        while True:
+            try:
+                ask(self._handle, *name_bytes(name), text, len(text), byref(needed))
+                return json.loads(_in_python(text.value.decode()))
+            except Config:
+                if needed.value <= len(text):
+                    raise
+                text = create_string_buffer(2 * needed.value)
+
+    def _silence(self) -> None:
+        """No event is reported from now on. (In a forked child none was, and this is refused.)"""
+        try:
+            if self._observers:
+                self._library.redlock_set_observer(self._handle, ON_EVENT(), None)
+        except Config:
+            pass
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._silence()
+            self._library.redlock_free(self._handle)
+
+
+# Their events must not reach an interpreter that is gone.
+_observed: weakref.WeakSet[Redlock] = weakref.WeakSet()
+
+
+def _silence_all() -> None:
+    for locks in list(_observed):
+        locks._silence()
+
+
+_waiting.ending.last.append(_silence_all)
+
+
+def _several(names: str | bytes | Sequence[str | bytes]) -> tuple[str | bytes, tuple[Any, ...]]:
+    names = [names] if isinstance(names, (str, bytes)) else list(names)
+    texts = [name_bytes(name) for name in names]
+    arrays = (c_char_p * len(texts))(*[text for text, _ in texts]), (c_size_t * len(texts))(*[size for _, size in texts])
+    return names[0] if names else "", (*arrays, len(texts))
+
+
+def _in_python(text: str) -> str:
+    """Advice on an option, with its name here."""
+    return text.replace("REDLOCK_OPTION_RESTART_GUARD_MS", "restart_guard")

@@ -1,0 +1,152 @@
+"""The C library: its functions, and its failures as exceptions. The header redlock.h describes each function."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Callable
+
+from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavailable
+
+NAME = "libredlock_sync.so"
+FOREVER = 2**64 - 1
+TOKEN_SIZE = 20
+
+
+
+class Cancelled(Error):
+    """The function of `redlock_set_keep_trying` ended the wait. Not for programs: the caller raises the reason."""
+
+
+ERRORS: dict[int, type[Error]] = {
+    1: Busy, 2: Lost, 3: TooSlow, 4: Unavailable, 5: ExtensionLimit, 6: Cancelled, 7: Config}
+
+
+class Event(ctypes.Structure):
+    """redlock_event_t."""
+
+    _fields_ = [("kind", c_int), ("why", c_int), ("resource", c_void_p), ("resource_len", c_size_t), ("time_us", c_uint64),
+                ("attempts", c_uint32), ("renewal", c_int), ("node", c_size_t), ("address", c_char_p), ("text", c_char_p)]
+
+
+KEEP_TRYING = ctypes.CFUNCTYPE(c_int, c_void_p)
+ON_LOST = ctypes.CFUNCTYPE(None, c_int, c_void_p)
+ON_EVENT = ctypes.CFUNCTYPE(None, POINTER(Event), c_void_p)
+ON_LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+
+_HANDLE = POINTER(c_void_p)
+_BYTES = [c_char_p, c_size_t]
+_NAMES = [POINTER(c_char_p), POINTER(c_size_t), c_size_t]
+_TIMES = [c_uint64, c_uint64, _HANDLE]
+_TOKEN = [c_char_p, c_uint64, _HANDLE]
+# Functions that return a status.
+_FALLIBLE: dict[str, list[Any]] = {
+    "redlock_new": [POINTER(c_char_p), c_size_t, _HANDLE],
+    "redlock_set": [c_void_p, c_int, c_uint64],
+    "redlock_set_tls": [c_void_p, *_BYTES, *_BYTES, *_BYTES, c_char_p],
+    "redlock_set_label": [c_void_p, c_char_p],
+    "redlock_set_prefix": [c_void_p, c_char_p],
+    "redlock_set_observer": [c_void_p, ON_EVENT, c_void_p],
+    "redlock_set_log": [c_int, ON_LOG, c_void_p],
+    "redlock_check": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_int)],
+    "redlock_inspect": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_int)],
+    "redlock_check_json": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_size_t)],
+    "redlock_inspect_json": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_size_t)],
+    "redlock_break_lock": [c_void_p, *_BYTES, c_char_p, POINTER(c_int)],
+    "redlock_connect": [c_void_p],
+    "redlock_acquire_within": [c_void_p, *_BYTES, *_TIMES],
+    "redlock_acquire_permit": [c_void_p, *_BYTES, c_uint32, *_TIMES],
+    "redlock_acquire_read": [c_void_p, *_BYTES, *_TIMES],
+    "redlock_acquire_write": [c_void_p, *_BYTES, *_TIMES],
+    "redlock_acquire_several": [c_void_p, *_NAMES, *_TIMES],
+    "redlock_resume": [c_void_p, *_BYTES, *_TOKEN],
+    "redlock_resume_permit": [c_void_p, *_BYTES, c_uint32, *_TOKEN],
+    "redlock_resume_read": [c_void_p, *_BYTES, *_TOKEN],
+    "redlock_resume_write": [c_void_p, *_BYTES, *_TOKEN],
+    "redlock_resume_several": [c_void_p, *_NAMES, *_TOKEN],
+    "redlock_lock_ensure": [c_void_p, c_uint64],
+    "redlock_lock_extend": [c_void_p, c_uint64],
+    "redlock_lock_fencing_token": [c_void_p, POINTER(c_uint64)],
+    "redlock_lock_keep_alive": [c_void_p, c_uint64],
+    "redlock_lock_stop": [c_void_p],
+    "redlock_lock_on_lost": [c_void_p, ON_LOST, c_void_p],
+    "redlock_lock_wait_lost": [c_void_p, c_uint64],
+    "redlock_lock_release": [c_void_p],
+    "redlock_lock_leak_for": [c_void_p, c_uint64],
+}
+# The others.
+_OTHERS: dict[str, tuple[list[Any], Any]] = {
+    "redlock_free": ([c_void_p], None),
+    "redlock_set_keep_trying": ([KEEP_TRYING, c_void_p], None),
+    "redlock_last_error": ([c_char_p, c_size_t], c_size_t),
+    "redlock_last_cause": ([c_size_t, c_char_p, c_size_t], c_size_t),
+    "redlock_last_holder": ([c_char_p, c_size_t], c_size_t),
+    "redlock_last_left_ms": ([], c_uint64),
+    "redlock_last_is_permanent": ([], c_int),
+    "redlock_last_retry_after_ms": ([], c_uint64),
+    "redlock_lock_is_valid": ([c_void_p], c_int),
+    "redlock_lock_remaining_ms": ([c_void_p], c_uint64),
+    "redlock_lock_hold_left_ms": ([c_void_p], c_uint64),
+    "redlock_lock_extensions_left": ([c_void_p], c_uint32),
+    "redlock_lock_lost_reason": ([c_void_p], c_int),
+    "redlock_lock_slot": ([c_void_p], c_int64),
+    "redlock_lock_token": ([c_void_p, c_char_p, c_size_t], c_size_t),
+    "redlock_lock_leak": ([c_void_p], None),
+}
+
+
+def find(path: str | None) -> str:
+    """The library that was given, or the one of the wheel, or the system's."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), NAME)
+    return path or (beside if os.path.exists(beside) else NAME)
+
+
+@functools.lru_cache(maxsize=None)
+def load(path: str) -> Any:
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        advice = "install the wheel or redlock-sync's C library, or give the path of libredlock_sync.so as `library`"
+        raise OSError(f"{error} ({advice})") from None
+
+    def text(function: Callable[..., int], *arguments: Any) -> str:
+        buffer = ctypes.create_string_buffer(4000)
+        function(*arguments, buffer, len(buffer))
+        return buffer.value.decode(errors="replace")
+
+    def check(status: int, _function: Any, _arguments: Any) -> None:
+        if status == 0:
+            return
+        what = text(library.redlock_last_error).replace("lock is NULL", "this lock was released or left before")
+        error = ERRORS.get(status, Error)(what)
+        if isinstance(error, Unavailable):
+            error.permanent = bool(library.redlock_last_is_permanent())
+            error.retry_after = library.redlock_last_retry_after_ms() / 1000
+            error.causes = tuple(iter(map(functools.partial(text, library.redlock_last_cause), range(64)).__next__, ""))
+        elif isinstance(error, Busy):
+            error.holder = text(library.redlock_last_holder) or None
+            error.left = library.redlock_last_left_ms() / 1000 or None
+        raise error
+
+    # Without these, ctypes would cut pointers to 32 bits.
+    for name, arguments in _FALLIBLE.items():
+        function = getattr(library, name)
+        function.argtypes, function.errcheck = arguments, check
+    for name, (arguments, result) in _OTHERS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+def ms(seconds: float) -> int:
+    if not seconds >= 0:
+        raise Config(f"a time of {seconds} s: it cannot be negative")
+    return FOREVER if math.isinf(seconds) else min(round(seconds * 1000), FOREVER)
+
+
+def name_bytes(name: str | bytes) -> tuple[bytes, int]:
+    name = name.encode() if isinstance(name, str) else bytes(name)
+    return name, len(name)

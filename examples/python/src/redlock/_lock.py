@@ -1,0 +1,200 @@
+"""A lock that is held."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from ctypes import byref, c_uint64, c_void_p, create_string_buffer
+from types import TracebackType
+from typing import Any, Callable
+
+from ._library import ON_LOST, TOKEN_SIZE, ms
+from ._waiting import ending
+from .errors import Config, Error, Lost, Unavailable
+
+REASONS = {1: "taken", 2: "expired", 3: "hold limit"}
+# So long a call of this module may keep a signal handler from running.
+SLICE = 0.2
+
+
+class Lock:
+    """A lock that is held. It is released at the end of a `with`. One lock is for one `with`: a second one raises an Error
+    before its first line, and so does one on a lock that is over.
+
+    A lock that nothing refers to any more is released, too, with a ResourceWarning: work that relied on it may go on."""
+
+    def __init__(self, client: Any, library: Any, name: str | bytes) -> None:
+        # The client object reports the events of its locks, so it lives as long as they do.
+        self._client, self._library, self._name = client, library, name
+        self._handle = c_void_p()
+        self._process, self._entered = os.getpid(), False
+        self._callbacks: list[Any] = []
+
+    @property
+    def name(self) -> str | bytes:
+        """The name of the lock; of several names the first one that was given."""
+        return self._name
+
+    @property
+    def token(self) -> bytes:
+        """A secret that identifies this acquisition, for `Redlock.resume` in another process. Never log it."""
+        self._held()
+        buffer = create_string_buffer(TOKEN_SIZE)
+        self._library.redlock_lock_token(self._handle, buffer, TOKEN_SIZE)
+        return buffer.raw
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds it is still valid, by the local clock."""
+        return self._library.redlock_lock_remaining_ms(self._handle) / 1000
+
+    @property
+    def hold_left(self) -> float:
+        """For how many seconds it will still be renewed. 0: it is not kept alive."""
+        return self._library.redlock_lock_hold_left_ms(self._handle) / 1000
+
+    @property
+    def extensions_left(self) -> int:
+        """How often `extend` can still succeed. 0 for a lock that is kept alive."""
+        return self._library.redlock_lock_extensions_left(self._handle)
+
+    @property
+    def lost(self) -> str | None:
+        """None while it is valid; otherwise why it was lost, as far as that is known."""
+        if self._library.redlock_lock_is_valid(self._handle):
+            return None
+        return REASONS.get(self._library.redlock_lock_lost_reason(self._handle), "over")
+
+    @property
+    def slot(self) -> int | None:
+        """Which of the permits of a semaphore it is, from 0 on; None for other locks."""
+        slot = self._library.redlock_lock_slot(self._handle)
+        return None if slot < 0 else slot
+
+    def owned(self) -> bool:
+        """Whether it is still valid, by the local clock: no node is asked."""
+        return self.lost is None
+
+    def ensure(self, at_least: float) -> None:
+        """Call it before a write that takes up to this long. Lost: it is over; TooSlow: less is left."""
+        self._library.redlock_lock_ensure(self._handle, ms(at_least))
+
+    def extend(self, ttl: float) -> None:
+        """Makes it valid for a ttl from now, if it would end earlier."""
+        self._library.redlock_lock_extend(self._handle, ms(ttl))
+
+    def fencing_token(self) -> int:
+        """A number that grows from holder to holder, for a store that refuses smaller ones."""
+        number = c_uint64()
+        self._library.redlock_lock_fencing_token(self._handle, byref(number))
+        return number.value
+
+    def keep_alive(self, max_hold: float, on_lost: Callable[[str], object] | None = None) -> None:
+        """Renews it automatically, until this long after its acquisition. `on_lost(reason)` is called once if it is lost all
+        the same, in a thread of its own: it should only pass on the news."""
+        self._library.redlock_lock_keep_alive(self._handle, ms(max_hold))
+        if on_lost is not None:
+            self.on_lost(on_lost)
+
+    def on_lost(self, function: Callable[[str], object]) -> None:
+        """Another function for the loss of a lock that is kept alive; called at once if it is lost already."""
+        callback = ON_LOST(lambda reason, _user: function(REASONS.get(reason, "over")) and None)
+        # It must live for as long as the library may call it.
+        self._callbacks.append(callback)
+        _called_back.add(self)
+        self._library.redlock_lock_on_lost(self._handle, callback, None)
+
+    def stop(self) -> None:
+        """Ends the renewal. The lock stays valid until its deadline."""
+        self._library.redlock_lock_stop(self._handle)
+
+    def wait_lost(self, timeout: float) -> None:
+        """Waits until a lock that is kept alive is lost, then raises Lost. Returns if it is still held after `timeout`."""
+        end = time.monotonic() + timeout
+        while True:
+            # Between two of them handlers of signals run.
+            self._library.redlock_lock_wait_lost(self._handle, ms(max(0, min(SLICE, end - time.monotonic()))))
+            if time.monotonic() >= end:
+                return
+
+    def release(self) -> None:
+        """Releases it. Lost: it was lost before; Unavailable: too few nodes confirmed, and it ends with its ttl."""
+        self._library.redlock_lock_release(self._taken())
+
+    def leak(self) -> None:
+        """Leaves it to its ttl: a throttle; or another process has it from now on."""
+        self._library.redlock_lock_leak(self._taken())
+
+    def leak_for(self, seconds: float) -> None:
+        """Leaves it taken for so long from now, or to its ttl if that is sooner: for work that must not be done again too
+        soon, but may take longer than that."""
+        for_ms = ms(seconds)
+        self._library.redlock_lock_leak_for(self._taken(), for_ms)
+
+    def drop(self) -> None:
+        """Releases it if it is held, and raises nothing."""
+        try:
+            if self._handle:
+                self.release()
+        except Error:
+            pass
+
+    def _held(self) -> None:
+        if not self._handle:
+            raise Config("this lock was released or left before")
+
+    def _taken(self) -> c_void_p:
+        """The handle, for a function of the library that frees it in any case: so it is forgotten first."""
+        handle, self._handle = self._handle, c_void_p()
+        return handle
+
+    def __enter__(self) -> Lock:
+        # The end of a `with` releases the lock: a second one, behind it or inside it, would protect nothing.
+        if self._entered:
+            raise Config("this lock was in a `with` before, which releases it at its end: take another one for this `with`")
+        self._entered = True  # before anything that lets another thread run
+        try:
+            self.ensure(0)
+        except BaseException:
+            self._entered = False
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None) -> None:
+        if not self._handle:
+            return
+        try:
+            self.release()
+        except Lost:
+            if kind is None:
+                raise  # the work was not protected to its end
+        except Unavailable:
+            pass  # the ttl ends it
+
+    def __del__(self) -> None:
+        # In a forked child it is a copy, and the parent's lock.
+        if self._handle and self._process == os.getpid() and self.owned():
+            text = f"the lock {self._name!r} was thrown away while it was held: use `with`, or release or leak it"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        self.drop()
+
+    def __repr__(self) -> str:
+        return f"<redlock.Lock {self._name!r}: {f'{self.remaining:.3f} s left' if self.owned() else self.lost}>"
+
+
+# Those with functions that the library may call, which it must not do when the interpreter is gone.
+_called_back: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for lock in list(_called_back):
+        try:
+            if lock._handle:
+                lock.stop()
+        except Error:
+            pass
+
+
+ending.last.append(_stop_all)

@@ -1,0 +1,68 @@
+"""What the library reports: log messages for `logging`, and events for metrics."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, Callable, NamedTuple
+
+from ._library import ON_EVENT, ON_LOG, find, load
+from ._waiting import ending
+
+EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
+          8: "node back"}
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: 5}
+
+
+class Event(NamedTuple):
+    """What happened: redlock.h describes it at redlock_set_observer."""
+
+    kind: str
+    """One of EVENTS."""
+    name: str
+    """The name of the lock, or the address of the node."""
+    seconds: float
+    why: int
+    attempts: int
+    renewal: bool
+    text: str
+
+
+def observer(function: Callable[[Event], object]) -> Any:
+    def call(event: Any, _user: Any) -> None:
+        event = event.contents
+        named = ctypes.string_at(event.resource, event.resource_len) if event.resource else event.address
+        function(Event(EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6, event.why,
+                       event.attempts, bool(event.renewal), (event.text or b"").decode(errors="replace")))
+
+    return ON_EVENT(call)
+
+
+_log: list[Any] = []
+
+
+def log_to(logger: logging.Logger | None, library: str | None = None) -> None:
+    """Passes what the library logs in this process to a logger, as far as its level is at this moment. None: no longer.
+
+    WARNING is worth reading: a node is away or back, a lock was found lost. DEBUG has a line for each attempt."""
+    functions = load(find(library))
+    if logger is None:
+        functions.redlock_set_log(0, ON_LOG(), None)
+        _log.clear()
+        return
+    to = logger
+    level = next((level for level in (5, 4, 3, 2) if to.isEnabledFor(_LEVELS[level])), 1)
+
+    def call(level: int, message: bytes, _user: Any) -> None:
+        to.log(_LEVELS.get(level, logging.INFO), "%s", message.decode(errors="replace"))
+
+    callback = ON_LOG(call)
+    functions.redlock_set_log(level, callback, None)  # the one before is over when this returns
+    _log[:] = [callback]
+    # The library's threads still run while the interpreter ends.
+    if not _off:
+        _off.append(lambda: functions.redlock_set_log(0, ON_LOG(), None))
+        ending.last.extend(_off)
+
+
+_off: list[Callable[[], None]] = []

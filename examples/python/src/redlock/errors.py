@@ -1,0 +1,46 @@
+"""The exceptions. The text of each is a whole sentence from the library, without a password."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+
+class Error(Exception):
+    """Any failure of this module."""
+
+
+class Busy(Error):
+    """Another holder had the lock for the whole wait.
+
+    `holder` is its label, and `left` for how many seconds it has the lock at most, unless it extends or releases it. Both are
+    None if that is not known, as after a single attempt."""
+
+    holder: str | None = None
+    left: float | None = None
+
+
+class Lost(Error):
+    """The lock is no longer held: stop the work that it protects."""
+
+
+class TooSlow(Error):
+    """Too little of the validity is left."""
+
+
+class Unavailable(Error):
+    """Too few nodes answered.
+
+    `causes` has the address of each failed node with its error. `permanent`: these nodes refuse for good, and another try is
+    useless. `retry_after`: the seconds until enough nodes vote again after restarts, or 0."""
+
+    causes: Sequence[str] = ()
+    permanent: bool = False
+    retry_after: float = 0.0
+
+
+class ExtensionLimit(Error):
+    """No more extensions: the lock is valid until its deadline."""
+
+
+class Config(Error, ValueError):
+    """A value that cannot work."""

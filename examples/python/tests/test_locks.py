@@ -1,0 +1,259 @@
+"""Locks, from their acquisition to their end.
+
+Where COMMAND is set, it is the path of the command `redlock`; otherwise the one beside this Python is used, if it is there.
+"""
+
+import gc
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import warnings
+
+from redlock import OPTIONS, Busy, Config, Error, ExtensionLimit, Lock, Lost, Redlock, TooSlow, Unavailable
+from support import NODES
+
+
+def raises(expected, call):
+    try:
+        call()
+    except Error as error:
+        assert type(error) is expected and str(error), repr(error)
+        return error
+    raise AssertionError(f"no {expected}")
+
+
+locks = Redlock(NODES, node_timeout=2, wait=30, max_extensions=2)
+COMMAND = os.environ.get("COMMAND") or os.path.join(os.path.dirname(sys.executable), "redlock")
+
+
+def steady(value):
+    """Without what changes from one moment to the next."""
+    if isinstance(value, list):
+        return [steady(item) for item in value if not (isinstance(item, dict) and item.get("code") in ("latency", "clock"))]
+    if isinstance(value, dict):
+        momentary = ("remaining_ms", "uptime_s", "round_trip_us", "clock_offset_ms")
+        return {key: item is None if key in momentary else steady(item) for key, item in value.items()}
+    if isinstance(value, str):
+        # Each names the option as it is given there.
+        value = value.replace("--restart-guard", "restart_guard")
+        return re.sub("[0-9]+ [a-z]+", "time", value)
+    return value
+
+
+def of_command(nodes, *arguments):
+    environment = {**os.environ, "REDLOCK_NODES": ",".join(nodes)}
+    command = [COMMAND, *arguments, "--json", "--node-timeout", "2s"]
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE).stdout)
+
+
+def enter(lock):
+    with lock:
+        raise AssertionError("this is not protected")
+
+
+class Locks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        locks.connect()
+
+    def test_values_that_cannot_work_are_refused(self):
+        raises(Config, lambda: Redlock(NODES, no_such_option=1))
+        raises(Config, lambda: Redlock(NODES, node_timeout=0))
+        raises(Config, lambda: Redlock([]))
+        raises(Config, lambda: locks.lock("", ttl=60))
+        raises(Config, lambda: locks.lock("größe", ttl=-1))
+        for option in OPTIONS:
+            Redlock(NODES, **{option: 1})
+        try:
+            Redlock(NODES, library="no/such.so")
+            raise AssertionError("there is no such library")
+        except OSError as error:
+            assert "no/such.so" in str(error) and "as `library`" in str(error), error
+
+    def test_a_lock_is_seen_with_its_label_and_behind_its_prefix(self):
+        events = []
+        seen = Redlock(NODES, node_timeout=2, label="web-3", prefix="team:")
+        seen.observe(events.append)
+        with seen.lock("seen", ttl=60):
+            state, holder, left = seen.inspect("seen")
+            assert state == "held" and holder.endswith(" (web-3)") and 30 < left <= 60, (state, holder, left)
+            assert locks.inspect("seen") == ("free", "", 0)
+            assert locks.inspect("team:seen")[0] == "held"
+            raises(Busy, lambda: seen.lock("seen", ttl=60, wait=0))
+        assert [event[:2] for event in events if event[1] == "seen"] == [
+            ("acquired", "seen"), ("not acquired", "seen"), ("ended", "seen")], events
+        fit, findings = seen.check("check")
+        assert fit and "appendonly" in findings, findings
+        assert Redlock(NODES[0]).inspect("seen")[0] == "free"
+
+    @unittest.skipUnless(os.path.exists(COMMAND), "the command `redlock` is not beside this Python")
+    def test_the_documents_for_programs_are_those_of_the_command(self):
+        seen = Redlock(NODES, node_timeout=2, label="web-3", prefix="team:")
+        odd = b'gr\xc3\xb6\xc3\x9fe "\\\n\x1b\xff'
+        kinds = [seen.semaphore("documents", 2, ttl=60), seen.semaphore("documents", 2, ttl=60), seen.read_lock("read", ttl=60),
+                 locks.lock(odd, ttl=60)]
+        # Nodes that all answer, one that does not, and no other.
+        for nodes in NODES, [*NODES, "redis://127.0.0.1:1"], ["redis://127.0.0.1:1"]:
+            looks = Redlock(nodes, node_timeout=2)
+            for name in "free", "team:documents", "team:read", odd:
+                found, expected = looks.inspect_json(name), of_command(nodes, "inspect", name)
+                assert steady(found) == steady(expected), (found, expected)
+            found, expected = looks.check_json("probe"), of_command(nodes, "doctor", "--probe", "probe")
+            assert steady(found) == steady(expected), (found, expected)
+        found = seen.inspect_json("documents")
+        assert [holder["slot"] for holder in found["holders"]] == [0, 1], found
+        assert 30_000 < found["holders"][0]["remaining_ms"] <= 60_000, found
+        for lock in kinds:
+            lock.release()
+        raises(Config, lambda: locks.inspect_json(""))
+        raises(Config, lambda: locks.check_json(""))
+
+    def test_a_lock_can_be_asked_and_extended(self):
+        with locks.lock("größe", ttl=60) as lock:
+            assert 50 < lock.remaining < 60 and lock.lost is None
+            raises(TooSlow, lambda: lock.ensure(100))
+            lock.extend(120)
+            lock.ensure(100)
+            assert lock.fencing_token() == lock.fencing_token() > 0
+            # The same name as bytes.
+            assert locks.try_lock("größe".encode(), ttl=60) is None
+            raises(Busy, lambda: locks.lock("größe", ttl=60, wait=0.1))
+            lock.extend(120)
+            raises(ExtensionLimit, lambda: lock.extend(120))
+        lock = locks.try_lock("größe", ttl=60)
+        lock.release()
+        assert "released" in str(raises(Config, lambda: lock.extend(60)))
+
+    def test_semaphores_read_write_locks_and_several_names(self):
+        with locks.semaphore("pool", 2, ttl=60) as one, locks.semaphore("pool", 2, ttl=60, wait=0) as two:
+            assert {one.slot, two.slot} == {0, 1}
+            raises(Busy, lambda: locks.semaphore("pool", 2, ttl=60, wait=0))
+            raises(Config, lambda: locks.read_lock("pool", ttl=60))
+        raises(Config, lambda: locks.semaphore("pool", 0, ttl=60))
+        with locks.read_lock("rw", ttl=60) as one, locks.read_lock("rw".encode(), ttl=60):
+            assert one.slot is None
+            raises(Busy, lambda: locks.write_lock("rw", ttl=60, wait=0))
+        locks.write_lock("rw", ttl=60).release()
+        with locks.several(["größe", b"other"], ttl=60):
+            assert locks.try_lock("größe", ttl=60) is None and locks.try_lock("other", ttl=60) is None
+        raises(Config, lambda: locks.several([], ttl=60))
+        with locks.several("größe", ttl=60):  # one name, not its letters
+            assert locks.try_lock("größe", ttl=60) is None
+
+    def test_a_wait_without_an_end_while_other_threads_wait(self):
+        lock = locks.lock("größe", ttl=60, wait=math.inf)
+        others = [threading.Thread(target=lambda: locks.lock("größe", ttl=60, wait=math.inf).release()) for _ in range(3)]
+        for other in others:
+            other.start()
+        lock.release()
+        for other in others:
+            other.join()
+
+    def test_the_end_of_the_ttl_is_a_loss_that_the_end_of_the_with_reports(self):
+        def expire():
+            with locks.lock("short", ttl=0.5) as lock:
+                time.sleep(1)
+                assert lock.lost == "over" and lock.remaining == 0 and not lock.owned()
+
+        raises(Lost, expire)
+
+    def test_a_with_protects_from_its_first_line_to_its_last_or_raises_before_the_first(self):
+        takes = [lambda: locks.lock("once", ttl=60), lambda: locks.semaphore("once", 2, ttl=60), lambda: locks.read_lock("once", ttl=60),
+                 lambda: locks.write_lock("once", ttl=60), lambda: locks.several(["once", "twice"], ttl=60),
+                 lambda: locks.try_lock("once", ttl=60)]
+        for take in takes:
+            for keep in False, True:
+                with take() as lock:
+                    if keep:
+                        lock.keep_alive(3600)
+                    # The inner one would release it in the middle of the outer one.
+                    assert "with" in str(raises(Config, lambda: enter(lock)))
+                    lock.ensure(1)
+                assert "with" in str(raises(Config, lambda: enter(lock)))
+                locks.try_lock("once", ttl=60).release()
+                for end in Lock.release, lambda lock: lock.leak_for(0):
+                    lock = take()
+                    if keep:
+                        lock.keep_alive(3600)
+                    end(lock)
+                    assert "released or left before" in str(raises(Config, lambda: enter(lock)))
+                    locks.lock("once", ttl=60, wait=30).release()
+        lock = locks.lock("over", ttl=0.5)
+        time.sleep(1)
+        raises(Lost, lambda: enter(lock))
+
+    def test_an_exception_of_the_work_is_not_hidden_and_the_lock_is_released(self):
+        try:
+            with locks.lock("größe", ttl=60):
+                raise KeyError
+        except KeyError:
+            locks.try_lock("größe", ttl=60).release()
+
+    def test_a_lock_that_is_kept_alive_is_renewed_beyond_its_ttl_and_no_longer_than_its_bound(self):
+        with locks.lock("kept", ttl=6) as lock:
+            lock.keep_alive(3600)
+            lock.wait_lost(8)
+            assert lock.lost is None
+            raises(Config, lambda: lock.keep_alive(3600))
+        lock = locks.lock("kept", ttl=6)
+        lock.keep_alive(2)
+        raises(Lost, lambda: lock.wait_lost(30))
+        assert lock.lost == "hold limit", lock.lost
+        raises(Lost, lock.release)
+
+    def test_a_lock_that_is_thrown_away_is_released_with_a_warning(self):
+        for throw_away in (lambda: locks.lock("thrown", ttl=60) and None, lambda: locks.try_lock("thrown", ttl=60) and None):
+            with self.assertWarnsRegex(ResourceWarning, "the lock 'thrown' was thrown away while it was held"):
+                throw_away()
+                gc.collect()
+            locks.lock("thrown", ttl=60, wait=30).release()
+        # All other ends have none.
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with locks.lock("thrown", ttl=60):
+                pass
+            locks.lock("thrown", ttl=60).release()
+            locks.lock("thrown", ttl=60).leak_for(0)
+            with locks.lock("thrown", ttl=60):
+                raises(Busy, lambda: locks.lock("thrown", ttl=60, wait=0))
+            gc.collect()
+        self.assertEqual([str(warning.message) for warning in caught], [])
+
+    def test_a_lock_that_is_left_stays_taken(self):
+        with locks.lock("throttle", ttl=5) as lock:
+            lock.leak()
+        raises(Config, lambda: enter(lock))
+        assert locks.try_lock("throttle", ttl=5) is None
+        locks.lock("throttle", ttl=60, wait=30).release()
+        # And what is left for a time stays for that.
+        began = time.monotonic()
+        locks.lock("report", ttl=60).leak_for(1)
+        assert locks.try_lock("report", ttl=60) is None
+        locks.lock("report", ttl=60, wait=30).leak_for(0)
+        assert time.monotonic() - began > 0.9
+        locks.try_lock("report", ttl=60).release()
+
+    def test_nodes_that_are_not_there(self):
+        nowhere = Redlock(["redis://127.0.0.1:1"])
+        error = raises(Unavailable, nowhere.connect)
+        assert not error.permanent and error.retry_after == 0
+        assert issubclass(Config, ValueError)
+        self.assertEqual(len(error.causes), 1)
+        self.assertIn("127.0.0.1:1", error.causes[0])
+
+    def test_a_lock_may_outlive_the_client_object_that_it_came_from(self):
+        other = Redlock(NODES, node_timeout=2)
+        lock = other.lock("größe", ttl=60)
+        del other
+        gc.collect()
+        lock.release()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+"""Log messages, events, errors with their parts, and locks that are handed over or broken."""
+
+import logging
+import math
+import os
+import threading
+import time
+import unittest
+
+from redlock import Busy, Config, Error, Lost, Redlock, Unavailable, log_to
+from support import NODES, eventually
+
+locks = Redlock(NODES, node_timeout=2, label="web-3:4711")
+NOWHERE = "redis://127.0.0.1:1"
+
+
+class Reports(unittest.TestCase):
+    def test_busy_names_the_holder_and_its_time(self):
+        with locks.lock("report", ttl=60):
+            with self.assertRaises(Busy) as busy:
+                locks.lock("report", ttl=60, wait=0.2)
+        self.assertEqual(busy.exception.holder, "web-3:4711")
+        self.assertTrue(30 < busy.exception.left <= 60)
+        self.assertIn("web-3:4711", str(busy.exception))
+
+    def test_too_few_nodes_are_named_one_by_one(self):
+        some = Redlock([NODES[0], NOWHERE, "redis://127.0.0.1:2"], node_timeout=2)
+        with self.assertRaises(Unavailable) as unavailable:
+            some.lock("report", ttl=60, wait=0)
+        self.assertEqual([cause.split(" ")[0].rstrip(":") for cause in unavailable.exception.causes],
+                         ["127.0.0.1:1", "127.0.0.1:2"])
+
+    def test_log_messages_reach_a_logger(self):
+        logger = logging.getLogger("redlock.test")
+        logger.setLevel(logging.DEBUG)
+        with self.assertLogs(logger, logging.DEBUG) as logs:
+            log_to(logger)
+            locks.lock("report", ttl=60).release()
+            with self.assertRaises(Unavailable):
+                Redlock(NOWHERE).lock("report", ttl=60, wait=0)
+            eventually(lambda: any(record.levelno == logging.WARNING for record in logs.records))
+            log_to(None)
+            count = len(logs.records)
+            locks.lock("report", ttl=60).release()
+            self.assertEqual(len(logs.records), count)
+        self.assertTrue(any("acquire" in record.getMessage() for record in logs.records))
+
+    def test_events_are_observed(self):
+        events = []
+        seen = Redlock([*NODES, NOWHERE], node_timeout=2)
+        seen.observe(events.append)
+        with seen.lock("report", ttl=60) as lock:
+            lock.extend(60)
+        of_lock = [event for event in events if event.name == "report"]
+        self.assertEqual([event.kind for event in of_lock], ["acquired", "extended", "ended"])
+        self.assertEqual(of_lock[0].attempts, 1)
+        eventually(lambda: any(event.kind == "node away" and event.name == "127.0.0.1:1" for event in events))
+
+    def test_a_loss_is_reported_once(self):
+        reasons, came = [], threading.Event()
+
+        def on_lost(reason):
+            reasons.append(reason)
+            came.set()
+
+        lock = locks.lock("report", ttl=6)
+        with self.assertRaises(Config):
+            lock.on_lost(on_lost)
+        lock.keep_alive(1, on_lost=on_lost)
+        self.assertTrue(0 < lock.hold_left <= 1)
+        self.assertTrue(came.wait(30))
+        lock.on_lost(on_lost)  # it is lost already
+        with self.assertRaises(Lost):
+            lock.release()
+        self.assertEqual(reasons[0], "hold limit")
+        lock = locks.lock("report", ttl=60, wait=30)
+        lock.keep_alive(3600, on_lost=on_lost)
+        lock.stop()
+        lock.extend(60)
+        lock.release()
+
+    def test_a_lock_is_handed_over_by_its_token(self):
+        takes = [
+            (lambda: locks.lock("hand", ttl=60), lambda *rest: locks.resume("hand", *rest)),
+            (lambda: locks.semaphore("hand:p", 2, ttl=60), lambda *rest: locks.resume_semaphore("hand:p", 2, *rest)),
+            (lambda: locks.read_lock("hand", ttl=60, wait=30), lambda *rest: locks.resume_read_lock("hand", *rest)),
+            (lambda: locks.write_lock("hand", ttl=60, wait=30), lambda *rest: locks.resume_write_lock("hand", *rest)),
+            (lambda: locks.several(["hand", "h2"], ttl=60), lambda *rest: locks.resume_several(["hand", "h2"], *rest)),
+        ]
+        for take, resume in takes:
+            given = take()
+            token, remaining = given.token, given.remaining
+            self.assertEqual(len(token), 20)
+            taken = resume(token, remaining)
+            self.assertEqual(given.name, taken.name)
+            taken.release()
+            with self.assertRaises(Lost):
+                given.extend(60)
+            given.leak()
+            with self.assertRaises(Config):
+                given.token
+            given = take()
+            token, remaining = given.token, given.remaining
+            given.leak()
+            with resume(token, remaining) as taken:
+                taken.extend(60)
+        with self.assertRaises(Config):
+            locks.resume("hand", b"short", 60)
+
+    def test_a_lock_can_be_broken_that_inspect_showed(self):
+        lock = locks.lock("break", ttl=600)
+        _, holder, _ = locks.inspect("break")
+        self.assertTrue(locks.locked("break"))
+        self.assertTrue(locks.break_lock("break", holder))
+        self.assertFalse(locks.break_lock("break", holder))
+        self.assertFalse(locks.locked("break"))
+        with self.assertRaises(Lost):
+            lock.release()
+
+    def test_tls_needs_certificates_that_are_some(self):
+        for bad in {"ca": "no PEM"}, {"certificate": "no PEM"}, {"key": b"no PEM"}, {"server_name": "a b"}:
+            with self.assertRaises(Config):
+                Redlock("rediss://127.0.0.1:1", **bad)
+
+    @unittest.skipUnless(os.environ.get("REDLOCK_TEST_TLS"), "no server with TLS was given")
+    def test_a_server_over_tls_that_asks_for_a_certificate(self):
+        url, *files = os.environ["REDLOCK_TEST_TLS"].splitlines()
+        ca, certificate, key = (open(file).read() for file in files)
+        over_tls = Redlock(url, ca=ca, certificate=certificate, key=key, node_timeout=2)
+        with over_tls.lock("tls", ttl=60):
+            self.assertTrue(over_tls.locked("tls"))
+        with self.assertRaises(Error):
+            Redlock(url, ca=ca, node_timeout=2).lock("tls", ttl=60, wait=0)
+        with self.assertRaises(Error):
+            Redlock(url, ca=ca, certificate=certificate, key=key, server_name="other.example").connect()
+
+
+class HandOver(unittest.TestCase):
+    def test_a_wait_is_woken_by_the_release_and_not_by_its_next_look(self):
+        for fair in False, True:
+            with self.subTest(fair=fair):
+                times = []
+                # Without the message it would take that long.
+                mine = Redlock(NODES, node_timeout=2, fair=fair, retry_delay_min=5, retry_delay_max=5)
+                for _ in range(5):
+                    held = Redlock(NODES, node_timeout=2, fair=fair).lock("hand-over", ttl=60, wait=30)
+
+                    def wait():
+                        with mine.lock("hand-over", ttl=60, wait=math.inf):
+                            times.append(time.monotonic())
+
+                    thread = threading.Thread(target=wait)
+                    thread.start()
+                    time.sleep(0.2)
+                    released = time.monotonic()
+                    held.release()
+                    thread.join()
+                    times[-1] -= released
+                self.assertLess(sorted(times)[2], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
