@@ -3,7 +3,7 @@
  *
  * This header is the manual. Read it from the top: conventions, rules, the client object, acquiring,
  * querying a lock, extending and ending it, automatic renewal, log messages. `examples/capi/` has a
- * complete program, and a module for Python.
+ * complete program, `examples/python/` a package for Python, and `redlock.hpp` is for C++.
  *
  *     redlock_t *redlock;
  *     redlock_lock_t *lock;
@@ -123,7 +123,7 @@ extern "C" {
  * ------------------------------------------------------------------------------------------- */
 
 /* The client object: the nodes, the connections to them, the options. */
-typedef struct redlock redlock_t;
+typedef struct redlock_client redlock_t;
 
 /* A lock that was acquired: held until it is released or its validity is over. */
 typedef struct redlock_lock redlock_lock_t;

@@ -4,6 +4,8 @@
 // Handles, and functions that only C declares.
 #![allow(clippy::missing_safety_doc)]
 
+#[path = "capi/cpp.rs"]
+mod cpp;
 #[path = "capi/looks.rs"]
 mod looks;
 #[path = "capi/python.rs"]

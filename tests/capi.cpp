@@ -1,0 +1,180 @@
+/* redlock.hpp with three servers: capi URL URL URL. It prints "ok". */
+
+#include "redlock.hpp"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <type_traits>
+
+using namespace std::chrono_literals;
+
+#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define THROWS(type, expression)                                                                   \
+    do {                                                                                           \
+        bool thrown = false;                                                                       \
+        try {                                                                                      \
+            (void)(expression);                                                                    \
+        } catch (const type &error) {                                                              \
+            thrown = std::string(error.what()).size() > 0;                                         \
+        }                                                                                          \
+        if (!thrown)                                                                               \
+            fail(__LINE__, #expression " throws " #type);                                          \
+    } while (0)
+
+static void fail(int line, const char *what)
+{
+    std::fprintf(stderr, "capi.cpp:%d: %s\n", line, what);
+    std::abort();
+}
+
+static bool is_free(const redlock::client &client, const char *name)
+{
+    auto lock = client.try_acquire(name, 60s);
+    return lock.has_value();
+}
+
+static_assert(std::is_nothrow_move_constructible_v<redlock::lock> && !std::is_copy_constructible_v<redlock::lock>);
+static_assert(std::is_nothrow_move_constructible_v<redlock::client> && !std::is_copy_constructible_v<redlock::client>);
+static_assert(!std::is_move_constructible_v<redlock::mutex>);
+
+static void owners(redlock::client &client)
+{
+    {
+        redlock::lock lock = client.acquire("owner", 60s);
+        CHECK(lock && lock.is_valid() && lock.remaining() > 30s && lock.slot() == -1);
+        lock.ensure(1s);
+        THROWS(redlock::too_slow, lock.ensure(100s));
+        lock.extend(120s);
+        CHECK(lock.remaining() > 60s && lock.fencing_token() > 0);
+        redlock::lock moved = std::move(lock);
+        CHECK(!lock && moved.is_valid() && !is_free(client, "owner"));
+        moved.keep_alive(1h);
+        CHECK(!moved.wait_lost(1ms));
+        moved.stop();
+    }
+    /* The destructor has released it. */
+    CHECK(is_free(client, "owner"));
+
+    redlock::lock lock = client.acquire("owner", 60s, 20s);
+    lock.release();
+    CHECK(!lock && is_free(client, "owner"));
+    THROWS(redlock::config, lock.extend(60s));
+    lock = client.acquire("owner", 60s);
+    redlock::lock other = client.resume("owner", lock.token(), lock.remaining());
+    other.release();
+    /* A deleter would swallow that. */
+    THROWS(redlock::lost, lock.release());
+    CHECK(!lock);
+    lock = client.acquire("owner", 60s);
+    lock.leak_for(0s);
+    lock = client.acquire("owner", 1s, 20s);
+    lock.leak();
+    client.acquire("owner", 60s, 20s).release();
+}
+
+static void other_kinds(redlock::client &client)
+{
+    redlock::lock one = client.acquire_permit("permits", 1, 60s, 20s);
+    CHECK(one.slot() == 0);
+    THROWS(redlock::busy, client.acquire_permit("permits", 1, 60s, 0s));
+    redlock::lock reader = client.acquire_read("rw", 60s, 20s);
+    THROWS(redlock::busy, client.acquire_write("rw", 60s, 0s));
+    reader.release();
+    client.acquire_write("rw", 60s, 20s).release();
+    redlock::lock both = client.acquire_several({"one", "two"}, 60s, 20s);
+    CHECK(!is_free(client, "two"));
+}
+
+static void errors(redlock::client &client)
+{
+    redlock::lock lock = client.acquire("errors", 60s);
+    try {
+        client.acquire("errors", 60s, 200ms);
+        fail(__LINE__, "it is held");
+    } catch (const redlock::busy &busy) {
+        CHECK(busy.status() == REDLOCK_BUSY && busy.holder() == "web-3:4711");
+        CHECK(busy.left() > 30s && busy.left() <= 60s);
+    }
+    int left = 3;
+    THROWS(redlock::cancelled, client.acquire_while("errors", 60s, [&] { return left-- > 0; }));
+    CHECK(left == -1);
+    THROWS(std::logic_error, client.acquire_while("errors", 60s, []() -> bool { throw std::logic_error("mine"); }));
+    lock.release();
+    client.acquire_while("errors", 60s, [] { return true; }).release();
+    THROWS(redlock::config, client.acquire("", 60s));
+    THROWS(redlock::config, redlock::client({}));
+    THROWS(redlock::config, client.set(REDLOCK_OPTION_FAIR, 2));
+    THROWS(redlock::error, client.set_prefix("a b"));
+    try {
+        redlock::client({"redis://127.0.0.1:1"}).connect();
+        fail(__LINE__, "there is no node");
+    } catch (const redlock::unavailable &error) {
+        CHECK(error.causes().size() == 1 && error.causes()[0].find("127.0.0.1:1") == 0);
+        CHECK(!error.permanent() && error.retry_after() == 0s);
+    }
+    CHECK(redlock::detail::ms(redlock::forever) == UINT64_MAX && redlock::detail::ms(-1s) == 0);
+    CHECK(redlock::detail::time(UINT64_MAX) == redlock::forever);
+}
+
+static void mutexes(redlock::client &client)
+{
+    redlock::mutex one(client, "mutex:1", 60s), two(client, "mutex:2", 60s);
+    {
+        std::scoped_lock both(one, two);
+        CHECK(!is_free(client, "mutex:1") && !is_free(client, "mutex:2"));
+        one.held().ensure(1s);
+        std::thread([&] { CHECK(!one.try_lock() && !one.try_lock_for(10ms)); }).join();
+        redlock::mutex elsewhere(client, "mutex:1", 60s);
+        CHECK(!elsewhere.try_lock() && !elsewhere.try_lock_for(50ms));
+        CHECK(!elsewhere.try_lock_until(std::chrono::system_clock::now() + 50ms));
+        one.release();
+        CHECK(elsewhere.try_lock());
+        elsewhere.unlock();
+    }
+    CHECK(is_free(client, "mutex:1") && is_free(client, "mutex:2"));
+
+    /* Lost: release() throws, and the guard's end does not. */
+    try {
+        std::unique_lock guard(one, std::defer_lock);
+        CHECK(guard.try_lock_for(20s) && guard.owns_lock());
+        client.resume("mutex:1", one.held().token(), 30s).release();
+        one.release();
+        fail(__LINE__, "it was lost");
+    } catch (const redlock::lost &) {
+    }
+
+    /* Threads that share one, and threads with their own. */
+    int inside = 0;
+    std::atomic<int> times{0};
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 6; number++)
+        threads.emplace_back([&, number] {
+            redlock::mutex own(client, "mutex:1", 60s);
+            for (int round = 0; round < 20; round++) {
+                std::unique_lock guard(number % 2 == 0 ? one : own);
+                CHECK(inside++ == 0);
+                std::this_thread::yield();
+                inside--;
+                times++;
+            }
+        });
+    for (std::thread &thread : threads)
+        thread.join();
+    CHECK(times == 120);
+}
+
+int main(int argc, char **argv)
+{
+    redlock::client client(std::vector<std::string>(argv + 1, argv + argc));
+
+    client.set(REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000).set(REDLOCK_OPTION_WAIT_MS, 20000).set_label("web-3:4711");
+    client.set_prefix("").connect();
+    owners(client);
+    other_kinds(client);
+    errors(client);
+    mutexes(client);
+    std::puts("ok");
+    return 0;
+}

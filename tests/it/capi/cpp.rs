@@ -1,0 +1,43 @@
+//! The header for C++, src/redlock.hpp.
+
+use std::process::Command;
+
+use super::support::{Server, TempDir, pristine, urls};
+use super::{Language, compile, compile_with, run};
+
+fn passes(compiled: impl FnOnce(&std::path::Path)) {
+    let dir = TempDir::for_programs();
+    let program = dir.path().join("capi");
+    compiled(&program);
+    let servers = Server::several(3);
+    let output = run(
+        pristine(&mut Command::new(program)).args(urls(&servers)),
+        "",
+    );
+    assert_eq!(output.stdout, b"ok\n");
+}
+
+const FLAGS: [&str; 1] = ["-Wconversion"];
+
+#[test]
+fn owners_exceptions_and_mutexes_in_cpp17() {
+    passes(|to| compile("tests/capi.cpp", Language::Cpp17, true, &FLAGS, to));
+}
+
+#[test]
+fn the_same_with_clang() {
+    if Command::new("clang++").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: this machine has no clang++");
+        return;
+    }
+    let standard = ["-x", "c++", "-std=c++17"];
+    passes(|to| {
+        compile_with(
+            ("clang++", &standard, "clang"),
+            "tests/capi.cpp",
+            false,
+            &FLAGS,
+            to,
+        )
+    });
+}
