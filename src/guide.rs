@@ -14,7 +14,8 @@
 //! | [`deployments`] | Sentinel, Redis Cluster, and services that fail over |
 //! | [`tls`] | How do I reach nodes over TLS, with which certificates? |
 //! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
-//! | [`c`] | C, C++, Python and other languages |
+//! | [`c`] | C, C++ and other languages |
+//! | [`python`] | Python |
 //! | [`testing`] | How do I test my code without Redis? |
 //! | [`faq`] | Short answers |
 //! | [`performance`] | What does a lock cost, and how do I measure it? |
@@ -59,6 +60,8 @@ pub mod long_jobs {}
 pub mod operations {}
 #[doc = include_str!("guide/performance.md")]
 pub mod performance {}
+#[doc = include_str!("guide/python.md")]
+pub mod python {}
 #[doc = include_str!("guide/read_write_locks.md")]
 pub mod read_write_locks {}
 #[doc = include_str!("guide/recipes.md")]
