@@ -49,7 +49,7 @@ def steady(value):
 def of_command(nodes, *arguments):
     environment = {**os.environ, "REDLOCK_NODES": ",".join(nodes)}
     command = [COMMAND, *arguments, "--json", "--node-timeout", "2s"]
-    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE).stdout)
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
 
 
 def enter(lock):

@@ -1,6 +1,8 @@
 """Signals while a program waits for a lock, and the end of a program whose threads wait."""
 
-import os
+import asyncio
+import gc
+import pickle
 import signal
 import threading
 import time
@@ -135,6 +137,29 @@ with locks.lock("signal:kept", ttl=10) as lock:
         self.assertEqual(child.stdout.readline(), "interrupted\n")
         self.assertLess(time.monotonic() - began, SOON)
         self.assertEqual(child.communicate(timeout=30), ("", ""))
+
+
+class Loops(unittest.TestCase):
+    def test_asyncio_waits_in_a_thread_and_a_lock_that_comes_after_the_cancelling_is_released(self):
+        async def work():
+            lock = await asyncio.to_thread(locks.lock, "loop", 60, 10)
+            waits = asyncio.create_task(asyncio.to_thread(locks.lock, "loop", 60, 30))
+            await asyncio.sleep(0.2)
+            waits.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waits
+            await asyncio.to_thread(lock.release)
+
+        with self.assertWarnsRegex(ResourceWarning, "the lock 'loop' was thrown away"):
+            asyncio.run(work())  # its end waits for the thread
+            gc.collect()
+        locks.lock("loop", ttl=60, wait=10).release()
+
+    def test_neither_a_client_object_nor_a_lock_is_pickled(self):
+        with locks.lock("pickle", ttl=60) as lock:
+            for one in locks, lock:
+                with self.assertRaises((TypeError, ValueError, AttributeError)):
+                    pickle.dumps(one)
 
 
 class End(unittest.TestCase):

@@ -391,7 +391,6 @@ fn code_to_copy() -> Vec<String> {
         "capi/batch_job.c",
         "python/batch_job.py",
         "python/src/redlock/__init__.py",
-        "python/src/redlock/_client.py",
         "python/src/redlock/testing.py",
     ] {
         files.push(format!("examples/{name}"));
