@@ -4,7 +4,6 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::{MaybeUninit, replace};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::observer::CObserver;
 use super::*;
 use crate::{Event, Options, Redlock, Tls};
 
@@ -24,8 +23,8 @@ pub(super) struct Settings {
     options: Options,
     /// Kept here because the options do not return it, and C sets them one after the other.
     retry_delay: (u64, u64),
-    /// Those that may still be called.
-    pub(super) observers: Vec<Arc<CObserver>>,
+    /// How observers end that may still be called.
+    pub(super) ends: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Settings {
@@ -35,7 +34,7 @@ impl Settings {
             redlock,
             options: Options::new().retry_delay(ms(retry_delay.0), ms(retry_delay.1)),
             retry_delay,
-            observers: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -87,10 +86,13 @@ impl Settings {
         self.with(options)
     }
 
-    pub(super) fn observed(mut self, observer: Arc<CObserver>) -> Settings {
-        self.observers.push(observer.clone());
-        let notify = move |event: &Event<'_>| observer.notify(event);
-        self.redlock = self.redlock.with_observer(notify);
+    pub(super) fn observed(
+        mut self,
+        observer: impl Fn(&Event<'_>) + Send + Sync + 'static,
+        end: impl Fn() + Send + Sync + 'static,
+    ) -> Settings {
+        self.ends.push(Arc::new(end));
+        self.redlock = self.redlock.with_observer(observer);
         self
     }
 

@@ -29,7 +29,7 @@ struct CEvent {
 
 type ObserverFn = unsafe extern "C" fn(*const CEvent, *mut c_void);
 
-pub(super) struct CObserver {
+struct CObserver {
     function: ObserverFn,
     user: *mut c_void,
     /// The library's threads keep it, and may have an event for it later.
@@ -184,12 +184,12 @@ extern "C" fn redlock_set_observer(
 ) -> c_int {
     status(|| {
         let Some(function) = function else {
-            let mut observers = Vec::new();
+            let mut ends = Vec::new();
             change(client, |mut settings| {
-                observers = std::mem::take(&mut settings.observers);
+                ends = std::mem::take(&mut settings.ends);
                 Ok(settings)
             })?;
-            observers.iter().for_each(|observer| observer.end());
+            ends.iter().for_each(|end| end());
             return Ok(());
         };
         let observer = Arc::new(CObserver {
@@ -198,12 +198,16 @@ extern "C" fn redlock_set_observer(
             silent: AtomicBool::new(false),
             calls: Calls::default(),
         });
-        change(client, |settings| Ok(settings.observed(observer)))
+        let ended = observer.clone();
+        let notify = move |event: &Event<'_>| observer.notify(event);
+        change(client, |settings| {
+            Ok(settings.observed(notify, move || ended.end()))
+        })
     })
 }
 
 impl CObserver {
-    pub(super) fn notify(&self, event: &Event<'_>) {
+    fn notify(&self, event: &Event<'_>) {
         let process = std::process::id();
         self.calls.begin(process);
         if !self.silent.load(SeqCst) {
