@@ -104,10 +104,10 @@ extern "C" {
  * was given the id again.) Call redlock_new() in such a child.
  *
  * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after a
- * signal: use redlock_acquire_while() or redlock_set_keep_trying() where a signal should stop the waiting. Do not call any of these
- * functions in a signal handler. The library's threads are started by the calls that need them and
- * inherit the signal mask of the calling thread. pthread_cancel() of a thread that is in one of these
- * functions aborts the process.
+ * signal: use redlock_acquire_while() or redlock_set_keep_trying() where a signal should stop the waiting.
+ * Do not call any of these functions in a signal handler. The library's threads are started by the calls
+ * that need them and inherit the signal mask of the calling thread. pthread_cancel() of a thread that is in
+ * one of these functions aborts the process.
  *
  * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
  * must not be unloaded (dlclose).
@@ -115,8 +115,9 @@ extern "C" {
  * ABI. Until 1.0 a new minor version may change anything here; a new patch version does not. From 1.0 on, what is
  * declared here stays as it is: functions, numbers, and the members of redlock_event_t, in their order. A later version
  * may add functions, numbers, and members at the end of redlock_event_t, which only the library makes. So a program that
- * was compiled with an older header works with a newer library of the same major version; the name of the shared library
- * (soname) changes with the major version, before 1.0 with the minor one. The library exports these functions and nothing else.
+ * was compiled with an older header works with a newer library of the same major version; the soname that cargo-c
+ * gives the library changes with the major version, before 1.0 with the minor one. The library exports these
+ * functions and nothing else.
  *
  * Nothing unwinds out of these functions, and nothing is printed. A callback must return: it must
  * not throw a C++ exception, longjmp out, or end its thread.

@@ -41,3 +41,10 @@ fn the_same_with_clang() {
         )
     });
 }
+
+#[test]
+fn the_file_for_pkg_config_has_the_version_of_the_crate() {
+    let text = include_str!("../../../examples/capi/redlock-sync.pc");
+    let version = concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(text.contains(version), "{text}");
+}

@@ -48,17 +48,17 @@ class Lock:
     @property
     def remaining(self) -> float:
         """For how many seconds it is still valid, by the local clock."""
-        return self._library.redlock_lock_remaining_ms(self._handle) / 1000
+        return float(self._library.redlock_lock_remaining_ms(self._handle)) / 1000
 
     @property
     def hold_left(self) -> float:
         """For how many seconds it will still be renewed. 0: it is not kept alive."""
-        return self._library.redlock_lock_hold_left_ms(self._handle) / 1000
+        return float(self._library.redlock_lock_hold_left_ms(self._handle)) / 1000
 
     @property
     def extensions_left(self) -> int:
         """How often `extend` can still succeed. 0 for a lock that is kept alive."""
-        return self._library.redlock_lock_extensions_left(self._handle)
+        return int(self._library.redlock_lock_extensions_left(self._handle))
 
     @property
     def lost(self) -> str | None:

@@ -102,13 +102,13 @@ class Node:
 
     def held(self, name: str | bytes) -> float:
         """How long the node keeps the lock. 0: it is free."""
-        return self._call("held_ms", *name_bytes(name)) / 1000
+        return float(self._call("held_ms", *name_bytes(name))) / 1000
 
     def label(self, name: str | bytes) -> str:
         return self._text("label", *name_bytes(name))
 
     def waiting(self, name: str | bytes) -> int:
-        return self._call("waiting", *name_bytes(name))
+        return int(self._call("waiting", *name_bytes(name)))
 
     def advance(self, time: float) -> None:
         self._call("advance", ms(time))
@@ -138,7 +138,7 @@ class Node:
         """One of REQUESTS."""
         if kind not in REQUESTS:
             raise Config(f"no requests {kind}: there are {', '.join(REQUESTS)}")
-        return self._call("requests", REQUESTS.index(kind) + 1)
+        return int(self._call("requests", REQUESTS.index(kind) + 1))
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
