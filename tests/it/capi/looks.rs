@@ -26,6 +26,13 @@ type ObserverFn = extern "C" fn(*const Event, *mut c_void);
 unsafe extern "C" {
     safe fn redlock_last_is_permanent() -> c_int;
     safe fn redlock_last_retry_after_ms() -> u64;
+    safe fn redlock_last_left_ms() -> u64;
+    fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usize;
+    fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize;
+    fn redlock_set_keep_trying(
+        function: Option<extern "C" fn(*mut c_void) -> c_int>,
+        user: *mut c_void,
+    );
     fn redlock_connect(client: Handle) -> c_int;
     fn redlock_set_label(client: Handle, label: *const c_char) -> c_int;
     fn redlock_set_prefix(client: Handle, prefix: *const c_char) -> c_int;
@@ -161,6 +168,34 @@ unsafe fn set(client: Handle, pick: &mut impl FnMut(u64) -> usize) -> c_int {
     }
 }
 
+extern "C" fn sometimes(user: *mut c_void) -> c_int {
+    c_int::from(!user.is_null())
+}
+
+/// The parts of the last error, and whether the next waits of this thread go on.
+///
+/// # Safety
+///
+/// As the header demands it.
+unsafe fn parts(pick: &mut impl FnMut(u64) -> usize) {
+    let mut buf = [0xAA_u8; 300];
+    let (cap, to) = ([0, 1, 30, 299][pick(4)], buf.as_mut_ptr().cast());
+    // SAFETY: the buffer has that length, and more; the function lives as long as the program.
+    let len = unsafe {
+        let user = if pick(2) == 0 {
+            null_mut()
+        } else {
+            &raw mut buf
+        };
+        redlock_set_keep_trying((pick(3) > 0).then_some(sometimes), user.cast());
+        match pick(3) {
+            0 => redlock_last_holder(to, cap),
+            _ => redlock_last_cause(pick(4), to, cap),
+        }
+    };
+    assert!(cap == 0 || written(&buf, cap).count_bytes() <= len);
+}
+
 /// Takes a reentrant lock as often as it can be. Its handles stay in this thread, where they end.
 ///
 /// # Safety
@@ -240,7 +275,9 @@ pub(super) unsafe fn look(
     };
     PASSED[what].fetch_add(usize::from(status == 0), Relaxed);
     assert!((0..=5).contains(&flag), "{flag}");
-    let _ = redlock_last_retry_after_ms();
+    let _ = (redlock_last_retry_after_ms(), redlock_last_left_ms());
+    // SAFETY: the caller says so.
+    unsafe { parts(pick) };
     assert!((0..=1).contains(&redlock_last_is_permanent()));
     if buf.iter().any(|byte| *byte != 0xAA) {
         let text = written(&buf, cap);
