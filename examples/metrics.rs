@@ -473,6 +473,7 @@ fn locked((redlock, metrics): Locks<'_>, resource: &str, work: Duration) {
     let _ = redlock.with_lock(resource, ttl, |_| {
         drop(waiting);
         thread::sleep(work);
+        Ok::<_, redlock_sync::Error>(())
     });
 }
 
@@ -499,6 +500,7 @@ fn import((redlock, metrics): Locks<'_>, goes_on: &impl Fn() -> bool) {
         while goes_on() && lock.is_valid() {
             thread::sleep(Duration::from_millis(50));
         }
+        Ok::<_, redlock_sync::Error>(())
     });
 }
 

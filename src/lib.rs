@@ -38,10 +38,10 @@
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
-//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
-//! # fn work() {}
-//! redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| work())?;
-//! # Ok::<(), redlock_sync::Error>(())
+//! # fn work() -> Result<(), Box<dyn std::error::Error>> { Ok(()) }
+//! # fn work_alone(redlock: &Redlock) -> Result<(), Box<dyn std::error::Error>> {
+//! redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| work())
+//! # }
 //! ```
 //!
 //! Every host asks, one does the work: a lock that is not released, but [left](Lock::leak) to end with its ttl.
@@ -78,17 +78,17 @@
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
-//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn write(_: u32) {}
+//! # fn reindex(redlock: &Redlock) -> Result<(), redlock_sync::Error> {
 //! let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
 //! redlock.with_kept_lock("shop:reindex", ttl, max_hold, |lock| {
 //!     for record in 0..1000 {
 //!         lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
 //!         write(record);
 //!     }
-//!     Ok::<_, redlock_sync::Error>(())
-//! })??;
-//! # Ok::<(), redlock_sync::Error>(())
+//!     Ok(())
+//! })
+//! # }
 //! ```
 //!
 //! [`Redlock::acquire_while`] waits until its closure returns false. [`Lock::extend`] prolongs a lock that

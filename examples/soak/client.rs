@@ -282,6 +282,7 @@ impl Worker<'_> {
                     // A panic without the message on the terminal.
                     resume_unwind(Box::new(()));
                 }
+                Ok(())
             })
         }));
         match result {

@@ -76,7 +76,22 @@ impl Error {
 
     pub(crate) fn lost(resource: &Arc<[u8]>) -> Error {
         let resource = resource.clone();
-        Error::Lost(Lost { resource })
+        let after_work = false;
+        Error::Lost(Lost {
+            resource,
+            after_work,
+        })
+    }
+
+    /// The same error after work under the lock had succeeded.
+    pub(crate) fn after_work(self) -> Error {
+        match self {
+            Error::Lost(lost) => Error::Lost(Lost {
+                after_work: true,
+                ..lost
+            }),
+            other => other,
+        }
     }
 
     pub(crate) fn too_slow(resource: &Arc<[u8]>, left: Duration, asked: Duration) -> Error {

@@ -55,6 +55,7 @@ impl fmt::Display for Busy {
 #[derive(Clone)]
 pub struct Lost {
     pub(crate) resource: Arc<[u8]>,
+    pub(crate) after_work: bool,
 }
 
 impl Lost {
@@ -62,11 +63,23 @@ impl Lost {
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
+
+    /// Whether the work of [`with_lock`](crate::Redlock::with_lock) or
+    /// [`with_kept_lock`](crate::Redlock::with_kept_lock) had succeeded when the loss was found: it is done, perhaps
+    /// unprotected in its last part.
+    pub fn after_work(&self) -> bool {
+        self.after_work
+    }
 }
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lock {} is no longer held", Shown(&self.resource))
+        write!(f, "the lock {} is no longer held", Shown(&self.resource))?;
+        f.write_str(if self.after_work {
+            "; the work under it is done"
+        } else {
+            ""
+        })
     }
 }
 
@@ -218,6 +231,10 @@ mod tests {
             (
                 Error::lost(&name),
                 r#"the lock "shop:a\n" is no longer held"#,
+            ),
+            (
+                Error::lost(&name).after_work(),
+                r#"the lock "shop:a\n" is no longer held; the work under it is done"#,
             ),
             (
                 Error::too_slow(&name, Duration::ZERO, s(1)),

@@ -153,27 +153,40 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The errors of [`acquire`](Redlock::acquire): then the work did not run. [`Error::Lost`] if the validity was over
-    /// when the work ended, or a majority no longer held the lock: then the work ran unprotected for a time. A release
-    /// that too few nodes confirmed is not an error here (the lock ends with its ttl); it is logged.
+    /// The errors of [`acquire`](Redlock::acquire): then the work did not run. The error of the work, which goes before
+    /// everything that the release has to report.
+    ///
+    /// [`Error::Lost`] in place of the value of the work, if the work succeeded and the lock was over by then: its
+    /// validity had ended, or a majority no longer held it. The work is done, but perhaps unprotected in its last part,
+    /// and [`Lost::after_work`](crate::Lost::after_work) tells this from a loss that the work itself reports. Work
+    /// whose value must outlive the loss of its lock stores it outside the closure.
+    ///
+    /// A release that too few nodes confirmed is not an error here (the lock ends with its ttl); it is logged.
     ///
     /// # Example
     ///
+    /// The closure may return any error that is made from [`Error`], such as `Box<dyn std::error::Error>` or that of
+    /// `anyhow`. As a function's last expression the call needs no annotation; elsewhere the type of the error has to
+    /// be named once, as in `Ok::<_, Error>(sum)`.
+    ///
     /// ```no_run
+    /// # use redlock_sync::Redlock;
     /// # use std::time::Duration;
-    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
-    /// let sum = redlock.with_lock("shop:ledger", Duration::from_secs(10), |lock| {
-    ///     lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
-    ///     Ok::<_, redlock_sync::Error>(1 + 1)
-    /// })??;
-    /// # Ok::<(), redlock_sync::Error>(())
+    /// fn add(redlock: &Redlock, path: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    ///     redlock.with_lock("shop:ledger", Duration::from_secs(10), |lock| {
+    ///         let sum: u64 = std::fs::read_to_string(path)?.parse()?;
+    ///         lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
+    ///         std::fs::write(path, (sum + 1).to_string())?;
+    ///         Ok(sum + 1)
+    ///     })
+    /// }
     /// ```
-    pub fn with_lock<T>(
+    pub fn with_lock<T, E: From<Error>>(
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        work: impl FnOnce(&mut Lock) -> T,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&mut Lock) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut lock = self.acquire(resource, ttl)?;
         let result = work(&mut lock);
         lock.release_after(result)

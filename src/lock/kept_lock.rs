@@ -219,7 +219,10 @@ impl fmt::Debug for KeptLock {
 
 impl KeptLock {
     /// Does the work and releases the lock.
-    pub(crate) fn run<T>(self, work: impl FnOnce(&KeptLock) -> T) -> Result<T, Error> {
+    pub(crate) fn run<T, E: From<Error>>(
+        self,
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<T, E> {
         let result = work(&self);
         self.stop().release_after(result)
     }
@@ -237,23 +240,24 @@ impl Redlock {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// # fn import(redlock: &redlock_sync::Redlock) -> Result<(), redlock_sync::Error> {
     /// let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
     /// redlock.with_kept_lock("shop:import", ttl, max_hold, |lock| {
     ///     while lock.is_valid() {
     ///         // … a part of the work …
     /// #       break;
     ///     }
-    /// })?;
-    /// # Ok::<(), redlock_sync::Error>(())
+    ///     Ok(())
+    /// })
+    /// # }
     /// ```
-    pub fn with_kept_lock<T>(
+    pub fn with_kept_lock<T, E: From<Error>>(
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
         max_hold: Duration,
-        work: impl FnOnce(&KeptLock) -> T,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<T, E> {
         self.acquire(resource, ttl)?.keep_alive(max_hold)?.run(work)
     }
 }

@@ -366,22 +366,19 @@ impl Lock {
         }
     }
 
-    /// Releases the lock after the work that it protected. If too few nodes confirm the release, the work was done all
-    /// the same, and the lock ends with its ttl.
-    pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
+    /// Releases the lock after the work that it protected, and returns the result of both. If too few nodes confirm
+    /// the release, the work was done all the same, and the lock ends with its ttl.
+    pub(crate) fn release_after<T, E: From<Error>>(self, result: Result<T, E>) -> Result<T, E> {
         let resource = self.key.resource.clone();
-        match self.release() {
-            Ok(()) => Ok(result),
-            Err(Error::Unavailable(nodes)) => {
-                let name = Shown(&resource);
-                say!(
-                    warn,
-                    "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
-                );
-                Ok(result)
-            }
-            Err(error) => Err(error),
+        let released = self.release();
+        if let Err(Error::Unavailable(nodes)) = &released {
+            let name = Shown(&resource);
+            say!(
+                warn,
+                "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
+            );
         }
+        after_work(result, released)
     }
 
     /// Marks the lock as ended: the program no longer relies on it. Returns whether it belonged to this process and had
@@ -423,6 +420,19 @@ impl Lock {
                 self.shown()
             );
         }
+    }
+}
+
+/// The result of work that was done under a lock. An error of the work goes before the loss of the lock, which the
+/// release has logged; and only a loss makes an error of work that is done.
+pub(crate) fn after_work<T, E: From<Error>>(
+    result: Result<T, E>,
+    released: Result<(), Error>,
+) -> Result<T, E> {
+    let value = result?;
+    match released {
+        Ok(()) | Err(Error::Unavailable(_)) => Ok(value),
+        Err(error) => Err(error.after_work().into()),
     }
 }
 

@@ -122,13 +122,12 @@ impl Redlock {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// # fn transfer(redlock: &redlock_sync::Redlock) -> Result<(), redlock_sync::Error> {
     /// let accounts = redlock.several(["shop:account:17", "shop:account:4"])?;
     /// accounts.with_lock(Duration::from_secs(10), |lock| {
-    ///     lock.ensure(Duration::from_secs(1))?; // … transfer …
-    ///     Ok::<_, redlock_sync::Error>(())
-    /// })??;
-    /// # Ok::<(), redlock_sync::Error>(())
+    ///     lock.ensure(Duration::from_secs(1)) // … transfer …
+    /// })
+    /// # }
     /// ```
     pub fn several<I>(&self, resources: I) -> Result<Lockable, Error>
     where
@@ -263,11 +262,11 @@ impl Lockable {
     /// # Errors
     ///
     /// The errors of [`Redlock::with_lock`]; and [`Error::Config`] if the name is another kind of lock.
-    pub fn with_lock<T>(
+    pub fn with_lock<T, E: From<Error>>(
         &self,
         ttl: Duration,
-        work: impl FnOnce(&mut Lock) -> T,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&mut Lock) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut lock = self.acquire(ttl)?;
         let result = work(&mut lock);
         lock.release_after(result)
@@ -278,12 +277,12 @@ impl Lockable {
     /// # Errors
     ///
     /// The errors of [`Redlock::with_kept_lock`]; and [`Error::Config`] if the name is another kind of lock.
-    pub fn with_kept_lock<T>(
+    pub fn with_kept_lock<T, E: From<Error>>(
         &self,
         ttl: Duration,
         max_hold: Duration,
-        work: impl FnOnce(&KeptLock) -> T,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<T, E> {
         self.acquire(ttl)?.keep_alive(max_hold)?.run(work)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::error::Error;
-use crate::lock::lock::Lock;
+use crate::lock::lock::{Lock, after_work};
 use crate::lock::redlock::Redlock;
 use crate::net::driver::shared::Shared;
 use crate::values::quorum::Ttl;
@@ -68,14 +68,14 @@ impl Drop for HeldByThread {
 /// const TTL: Duration = Duration::from_secs(10);
 ///
 /// fn withdraw(locks: &Reentrant, account: &str) -> Result<(), Error> {
-///     locks.with_lock(account, TTL, |_| { /* … */ })
+///     locks.with_lock(account, TTL, |lock| lock.ensure(Duration::from_secs(1))) // … and write …
 /// }
 ///
 /// fn transfer(locks: &Reentrant, from: &str, to: &str) -> Result<(), Error> {
 ///     let (first, second) = (from.min(to), from.max(to)); // the same order everywhere: no deadlock
 ///     locks.with_lock(first, TTL, |_| {
 ///         locks.with_lock(second, TTL, |_| withdraw(locks, from)) // the thread has it already
-///     })??
+///     })
 /// }
 ///
 /// let locks = Redlock::new(["redis://127.0.0.1"])?.reentrant();
@@ -177,12 +177,12 @@ impl Reentrant {
     /// The errors of [`Redlock::with_lock`], and, if this thread holds the lock, those of an inner
     /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work did not run, and after an
     /// [`Error::Lost`] it may or may not have run.
-    pub fn with_lock<T>(
+    pub fn with_lock<T, E: From<Error>>(
         &self,
         resource: impl AsRef<[u8]>,
         ttl: Duration,
-        work: impl FnOnce(&ReentrantLock) -> T,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&ReentrantLock) -> Result<T, E>,
+    ) -> Result<T, E> {
         let entry = self.acquire(resource, ttl)?;
         let result = work(&entry);
         match entry.take_last() {
@@ -190,7 +190,7 @@ impl Reentrant {
                 drop(entry);
                 lock.release_after(result)
             }
-            None => entry.release().map(|()| result),
+            None => after_work(result, entry.release()),
         }
     }
 

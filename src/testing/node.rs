@@ -83,6 +83,7 @@ impl Node {
     /// let redlock = Redlock::new([node.url()])?;
     /// redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| {
     ///     assert_eq!(node.locks(), [b"shop:account:17"]);
+    ///     Ok::<_, redlock_sync::Error>(())
     /// })?;
     /// assert!(node.locks().is_empty());
     /// # Ok::<(), redlock_sync::Error>(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Error, Lock, Redlock};
 use support::*;
 
 #[test]
@@ -82,7 +82,8 @@ fn connections_that_servers_closed_while_idle_cost_no_operation() {
         idle();
         lock.release().unwrap();
         idle();
-        assert_eq!(redlock.with_lock("a", TTL, |_| 1).unwrap(), 1);
+        let work = |_: &mut Lock| Ok::<_, Error>(1);
+        assert_eq!(redlock.with_lock("a", TTL, work).unwrap(), 1);
         eventually("nothing is left", || {
             servers.iter().all(|server| server.keys().is_empty())
         });

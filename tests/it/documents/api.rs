@@ -7,8 +7,8 @@ use std::time::Duration;
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
     IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, Lockable, LostReason, NodeAddress,
-    NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Report, Severity,
-    Tls, Token, redis,
+    NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Reentrant,
+    ReentrantLock, Report, Severity, Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -91,8 +91,13 @@ fn every_function_has_its_signature() {
         Redlock::acquire_within;
     let _: fn(&Redlock, String, Duration, fn() -> bool) -> Result<Lock, Error> =
         Redlock::acquire_while;
-    let _: fn(&Redlock, &'static str, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> =
+    // The error of the work is any that is made from the library's, as with `anyhow`.
+    type AnyError = Box<dyn std::error::Error + Send + Sync>;
+    type Result8 = Result<u8, AnyError>;
+    let _: fn(&Redlock, &'static str, Duration, fn(&mut Lock) -> Result8) -> Result8 =
         Redlock::with_lock;
+    let _: fn(&Reentrant, &'static str, Duration, fn(&ReentrantLock) -> Result8) -> Result8 =
+        Reentrant::with_lock;
     let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
     let _: fn(&Redlock, &'static str, u32) -> Result<Lockable, Error> = Redlock::semaphore;
     let _: fn(&Redlock, &'static str) -> Result<Lockable, Error> = Redlock::read_lock;
@@ -102,8 +107,8 @@ fn every_function_has_its_signature() {
     let _: fn(&Lockable, Duration) -> Result<Lock, Error> = Lockable::acquire;
     let _: fn(&Lockable, Duration, Duration) -> Result<Lock, Error> = Lockable::acquire_within;
     let _: fn(&Lockable, Duration, fn() -> bool) -> Result<Lock, Error> = Lockable::acquire_while;
-    let _: fn(&Lockable, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> = Lockable::with_lock;
-    let _: fn(&Lockable, Duration, Duration, fn(&KeptLock) -> u8) -> Result<u8, Error> =
+    let _: fn(&Lockable, Duration, fn(&mut Lock) -> Result8) -> Result8 = Lockable::with_lock;
+    let _: fn(&Lockable, Duration, Duration, fn(&KeptLock) -> Result8) -> Result8 =
         Lockable::with_kept_lock;
     let _: fn(&Lockable, Token, Duration) -> Result<Lock, Error> = Lockable::resume;
     let _: fn(&Lock) -> Option<u32> = Lock::slot;
@@ -138,13 +143,8 @@ fn every_function_has_its_signature() {
     let _: fn(Lock) = Lock::leak;
     let _: fn(Lock, Duration) -> Result<(), Error> = Lock::leak_for;
     let _: fn(Lock, Duration) -> Result<KeptLock, Error> = Lock::keep_alive;
-    let _: fn(
-        &Redlock,
-        &'static str,
-        Duration,
-        Duration,
-        fn(&KeptLock) -> u8,
-    ) -> Result<u8, Error> = Redlock::with_kept_lock;
+    let _: fn(&Redlock, &'static str, Duration, Duration, fn(&KeptLock) -> Result8) -> Result8 =
+        Redlock::with_kept_lock;
     let _: fn(&KeptLock) -> &[u8] = KeptLock::resource;
     let _: fn(&KeptLock) -> &Token = KeptLock::token;
     let _: fn(&KeptLock) -> Duration = KeptLock::remaining;

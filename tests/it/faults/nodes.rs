@@ -723,7 +723,7 @@ fn one_server_under_two_addresses_spoils_no_work() {
             matches!(redlock.try_acquire("b", TTL), Err(Error::Config(_)))
         });
         servers[1].stop();
-        "done"
+        Ok::<_, Error>("done")
     });
     assert_eq!(work.unwrap(), "done");
     servers[1].resume();

@@ -56,7 +56,7 @@ fn no_way_to_wait_for_a_lock_waits_for_nodes_that_refuse_for_good() {
         at_once("acquire", || redlock.acquire("a", TTL));
         at_once("within", || redlock.acquire_within("a", TTL, WAIT));
         at_once("while", || redlock.acquire_while("a", TTL, || true));
-        at_once("closure", || redlock.with_lock("a", TTL, |_| ()));
+        at_once("closure", || redlock.with_lock("a", TTL, |_| Ok(())));
         at_once("reentrant", || {
             redlock.reentrant().acquire_within("a", TTL, WAIT)
         });
@@ -395,6 +395,7 @@ fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
         let lock = take(TTL);
         let closure = redlock.with_lock("short", TTL, |_| {
             servers[1..].iter_mut().for_each(Server::kill);
+            Ok::<_, Error>(())
         });
         closure.unwrap();
         drop(lock);

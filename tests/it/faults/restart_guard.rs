@@ -442,7 +442,7 @@ fn ttls_above_the_guard_s_are_refused_before_anything_is_asked() {
     let expected = "the ttl is 3.001s, the restart guard is for 3s at most";
     assert_eq!(config(redlock.try_acquire("a", long)), expected);
     assert_eq!(config(redlock.acquire("a", long)), expected);
-    assert_eq!(config(redlock.with_lock("a", long, |_| ())), expected);
+    assert_eq!(config(redlock.with_lock("a", long, |_| Ok(()))), expected);
     let token = redlock_sync::Token::from_bytes([1; 20]);
     assert_eq!(config(redlock.resume("a", token, long)), expected);
     let mut lock = redlock.resume("a", token, MAX_TTL).unwrap();

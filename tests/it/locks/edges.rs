@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Options, Redlock, Token};
+use redlock_sync::{Error, Lock, Options, Redlock, Token};
 use support::*;
 
 /// Runs a test with 1 and with 3 nodes.
@@ -678,8 +678,8 @@ fn with_lock_releases_on_every_way_out() {
     with_nodes(|servers, redlock| {
         let result = redlock.with_lock("a", TTL, |lock| {
             assert!(lock.is_valid());
-            lock.extend(TTL).unwrap();
-            42
+            lock.extend(TTL)?;
+            Ok::<_, Error>(42)
         });
         assert_eq!(result.unwrap(), 42);
         eventually("gone after the work", || {
@@ -687,25 +687,25 @@ fn with_lock_releases_on_every_way_out() {
         });
 
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _ = redlock.with_lock("a", TTL, |_| panic!("as the test wants"));
+            let panics = |_: &mut Lock| -> Result<(), Error> { panic!("as the test wants") };
+            let _ = redlock.with_lock("a", TTL, panics);
         }));
         assert!(panicked.is_err());
         eventually("gone after a panic", || {
             servers.iter().all(|s| s.keys().is_empty())
         });
 
-        let lost = redlock.with_lock("a", ms(200), |lock| {
-            eventually("the validity is over", || !lock.is_valid());
-        });
-        assert!(matches!(lost, Err(Error::Lost(_))));
-
         let taken = redlock.with_lock("a", TTL, |_| {
             eventually("everywhere", || {
                 servers.iter().all(|server| server.exists("a"))
             });
             take_over(servers, "a");
+            Ok(())
         });
-        assert!(matches!(taken, Err(Error::Lost(_))));
+        let Err(Error::Lost(lost)) = taken else {
+            panic!("{taken:?}");
+        };
+        assert!(lost.after_work());
         assert!(servers.iter().all(|server| server.exists("a")));
 
         let busy = redlock
@@ -713,7 +713,7 @@ fn with_lock_releases_on_every_way_out() {
             .with_options(options().wait(ms(20)))
             .unwrap();
         let never = AtomicU32::new(0);
-        let result = busy.with_lock("a", TTL, |_| never.fetch_add(1, Ordering::Relaxed));
+        let result = busy.with_lock("a", TTL, |_| Ok(never.fetch_add(1, Ordering::Relaxed)));
         assert!(matches!(result, Err(Error::Busy(_))));
         assert_eq!(never.load(Ordering::Relaxed), 0);
     });
@@ -722,12 +722,111 @@ fn with_lock_releases_on_every_way_out() {
 #[test]
 fn with_lock_is_ok_when_only_the_release_cannot_be_confirmed() {
     with_nodes(|servers, redlock| {
-        let result = redlock.with_lock("a", TTL, |_| servers.iter().for_each(Server::stop));
+        let stop = || servers.iter().for_each(Server::stop);
+        let result = redlock.with_lock("a", TTL, |_| {
+            stop();
+            Ok::<_, Error>(())
+        });
         servers.iter().for_each(Server::resume);
         result.unwrap();
         eventually("it is released in the end", || {
             servers.iter().all(|server| server.keys().is_empty())
         });
+    });
+}
+
+/// A program's own error, made from both.
+#[derive(Debug)]
+enum Failure {
+    Lock(Error),
+    Work(&'static str),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Lock(error)
+    }
+}
+
+/// Every combination of work that succeeds or fails, and of a lock that is released, lost, or not confirmed.
+#[test]
+fn the_error_of_the_work_goes_before_that_of_the_release() {
+    with_nodes(|servers, redlock| {
+        type Harm = fn(&[Server], &mut Lock);
+        let none: Harm = |_, _| ();
+        let deleted: Harm = |servers, _| {
+            eventually("everywhere", || servers.iter().all(|s| s.exists("a")));
+            servers
+                .iter()
+                .for_each(|server| drop(server.command(&["DEL", "a"])));
+        };
+        let over: Harm = |_, lock| eventually("the validity is over", || !lock.is_valid());
+        let silent: Harm = |servers, _| servers.iter().for_each(Server::stop);
+        for (harm, ttl, done) in [
+            (none, TTL, "done"),
+            (deleted, TTL, "lost after the work"),
+            (over, ms(200), "lost after the work"),
+            (silent, TTL, "done"),
+        ] {
+            for (fails, expected) in [(false, done), (true, "work")] {
+                let work = |lock: &mut Lock| {
+                    harm(servers, lock);
+                    match fails {
+                        true => Err(Failure::Work("work")),
+                        false => Ok("done"),
+                    }
+                };
+                let result = redlock.with_lock("a", ttl, work);
+                servers.iter().for_each(Server::resume);
+                let found = match &result {
+                    Ok(text) | Err(Failure::Work(text)) => text,
+                    Err(Failure::Lock(Error::Lost(lost))) if lost.after_work() => {
+                        "lost after the work"
+                    }
+                    Err(Failure::Lock(error)) => panic!("{error}"),
+                };
+                assert_eq!(found, expected);
+                eventually("released", || servers.iter().all(|s| s.keys().is_empty()));
+            }
+        }
+    });
+}
+
+/// As the last expression of a function, the call needs no annotation, whatever error the function has.
+#[test]
+fn a_closure_ends_in_ok_whatever_error_the_function_returns() {
+    fn own(redlock: &Redlock) -> Result<(), Error> {
+        redlock.with_lock("a", TTL, |lock| {
+            lock.ensure(ms(1))?;
+            Ok(())
+        })
+    }
+    fn boxed(redlock: &Redlock) -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
+        redlock.with_kept_lock("a", TTL, TTL, |lock| {
+            lock.ensure(ms(1))?;
+            Ok("7".parse()?)
+        })
+    }
+    fn programs(redlock: &Redlock) -> Result<(), Failure> {
+        redlock.semaphore("b", 2)?.with_lock(TTL, |lock| {
+            lock.ensure(ms(1))?;
+            Err(Failure::Work("work"))
+        })
+    }
+    fn entered_again(redlock: &Redlock) -> Result<(), Failure> {
+        let locks = redlock.reentrant();
+        locks.with_lock("a", TTL, |_| {
+            locks.with_lock("a", TTL, |lock| {
+                lock.ensure(ms(1))?;
+                Ok(())
+            })
+        })
+    }
+    with_nodes(|_, redlock| {
+        own(redlock).unwrap();
+        assert_eq!(boxed(redlock).unwrap(), 7);
+        assert!(matches!(programs(redlock), Err(Failure::Work("work"))));
+        entered_again(redlock).unwrap();
     });
 }
 

@@ -192,7 +192,7 @@ fn a_bad_resource_or_ttl_is_named_and_nothing_is_sent() {
             config(redlock.acquire(resource, TTL)),
             config(redlock.acquire_within(resource, TTL, Duration::MAX)),
             config(redlock.acquire_while(resource, TTL, || true)),
-            config(redlock.with_lock(resource, TTL, |_| ())),
+            config(redlock.with_lock(resource, TTL, |_| Ok(()))),
         ] {
             assert!(text.contains(expected) && text.contains("65536"), "{text}");
         }

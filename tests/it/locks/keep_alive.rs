@@ -640,17 +640,18 @@ fn with_kept_lock_releases_on_every_way_out() {
     };
     let result = redlock.with_kept_lock("a", ttl, HOUR, |lock| {
         assert!(!lock.wait_lost(ttl + ms(500)));
-        7
+        Ok::<_, Error>(7)
     });
     assert_eq!(result.unwrap(), 7);
     gone();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _ = redlock.with_kept_lock("a", ttl, HOUR, |_| panic!("as the test wants"));
+        let panics = |_: &KeptLock| -> Result<(), Error> { panic!("as the test wants") };
+        let _ = redlock.with_kept_lock("a", ttl, HOUR, panics);
     }));
     assert!(panicked.is_err());
     gone();
-    let lost = redlock.with_kept_lock("a", ms(600), ms(600), |lock| lock.wait_lost(TTL));
-    assert!(matches!(lost, Err(Error::Lost(_))));
+    let lost = redlock.with_kept_lock("a", ms(600), ms(600), |lock| Ok(lock.wait_lost(TTL)));
+    assert!(matches!(lost, Err(Error::Lost(lost)) if lost.after_work()));
     gone();
 }
 

@@ -36,6 +36,7 @@ fn two_processes_contend_and_count_exactly() {
                     let next = text.trim().parse::<u64>().unwrap() + 1;
                     file.seek(SeekFrom::Start(0)).unwrap();
                     write!(file, "{next}").unwrap();
+                    Ok::<_, Error>(())
                 })
                 .unwrap();
         }

@@ -149,13 +149,16 @@ fn with_lock_can_be_nested_and_ends_its_entry_by_a_panic_too() {
     let servers = Server::several(3);
     let locks = views(&servers);
     let depths = locks.with_lock("a", TTL, |outer| {
-        let inner = locks.with_lock("a", TTL, |inner| (inner.depth(), outer.depth()));
-        (inner.unwrap(), outer.depth())
+        let inner = locks.with_lock("a", TTL, |inner| {
+            Ok::<_, Error>((inner.depth(), outer.depth()))
+        });
+        Ok::<_, Error>((inner?, outer.depth()))
     });
     assert_eq!(depths.unwrap(), ((2, 2), 1));
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         locks.with_lock("a", TTL, |_| {
-            locks.with_lock("a", TTL, |_| panic!("work failed"))
+            let panics = |_: &ReentrantLock| -> Result<(), Error> { panic!("work failed") };
+            locks.with_lock("a", TTL, panics)
         })
     }));
     assert!(panics.is_err());
@@ -164,8 +167,16 @@ fn with_lock_can_be_nested_and_ends_its_entry_by_a_panic_too() {
     });
     // The work ran unprotected for a time.
     let ttl = Duration::from_millis(500);
-    let lost = locks.with_lock("a", ttl, |_| std::thread::sleep(ttl));
-    assert!(matches!(lost, Err(Error::Lost(_))));
+    let lost = locks.with_lock("a", ttl, |_| {
+        // An entry that is not the last one learns it, too.
+        let inner = locks.with_lock("a", ttl, |_| {
+            std::thread::sleep(ttl);
+            Ok(())
+        });
+        assert!(matches!(inner, Err(Error::Lost(lost)) if lost.after_work()));
+        Ok(())
+    });
+    assert!(matches!(lost, Err(Error::Lost(lost)) if lost.after_work()));
 }
 
 /// An entry that outlives the thread's table of what it holds.

@@ -85,7 +85,9 @@ fn a_permit_does_what_a_lock_does() {
     eventually("nothing is left but the counter", || {
         servers.iter().all(|server| !server.exists(NAME))
     });
-    let counted = two.with_lock(TTL, |lock| lock.slot()).unwrap();
+    let counted = two
+        .with_lock(TTL, |lock| Ok::<_, Error>(lock.slot()))
+        .unwrap();
     assert!(counted.is_some());
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Ending, Error, Event, LostReason, Redlock};
+use redlock_sync::{Ending, Error, Event, Lock, LostReason, Redlock};
 use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -99,6 +99,12 @@ fn observed(servers: &[Server]) -> (Redlock, Told) {
     (redlock, told)
 }
 
+/// Work that panics under the lock "a".
+fn panics_under_lock(redlock: &Redlock) {
+    let work = |_: &mut Lock| -> Result<(), Error> { panic!("as the test wants") };
+    redlock.with_lock("a", TTL, work).unwrap();
+}
+
 fn delete(servers: &[Server], key: &str) {
     servers.iter().for_each(|server| {
         server.command(&["DEL", key]);
@@ -137,11 +143,10 @@ fn every_way_to_hold_and_to_end_a_lock_is_reported_once() {
         lock.release().unwrap();
     });
     check("with_lock", released, &|| {
-        redlock.with_lock("a", TTL, |_| ()).unwrap();
+        redlock.with_lock("a", TTL, |_| Ok::<_, Error>(())).unwrap();
     });
     check("with_lock, a panic", dropped, &|| {
-        let panics = || redlock.with_lock("a", TTL, |_| panic!("as the test wants"));
-        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        catch_unwind(AssertUnwindSafe(|| panics_under_lock(&redlock))).unwrap_err();
     });
     let handed_over = &["acquired 1", "ended Leaked", "acquired 0", "ended Released"];
     check("resume", handed_over, &|| {
@@ -180,7 +185,9 @@ fn every_way_to_hold_and_to_end_a_lock_is_reported_once() {
         drop(take(&redlock, "a").keep_alive(HOUR).unwrap().stop());
     });
     check("with_kept_lock", released, &|| {
-        redlock.with_kept_lock("a", TTL, HOUR, |_| ()).unwrap();
+        redlock
+            .with_kept_lock("a", TTL, HOUR, |_| Ok::<_, Error>(()))
+            .unwrap();
     });
     check("kept for too short a time", dropped, &|| {
         let lock = take(&redlock, "a");
@@ -737,8 +744,7 @@ fn an_observer_that_panics_at_every_event_changes_nothing() {
         lock.extend(2 * TTL).unwrap();
         drop(lock);
         // While another panic unwinds.
-        let panics = || redlock.with_lock("a", TTL, |_| panic!("as the test wants"));
-        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        catch_unwind(AssertUnwindSafe(|| panics_under_lock(&redlock))).unwrap_err();
         let ttl = Duration::from_secs(3);
         let kept = redlock.acquire("kept", ttl).unwrap();
         let kept = kept.keep_alive(HOUR).unwrap();

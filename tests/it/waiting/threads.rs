@@ -513,7 +513,7 @@ fn threads_of_the_same_process_need_no_subscriptions() {
                     .map(|_| {
                         scope.spawn(|| {
                             while begun.fetch_add(1, Ordering::Relaxed) < 1000 {
-                                redlock.with_lock("a", TTL, |_| ()).unwrap();
+                                redlock.with_lock("a", TTL, |_| Ok::<_, Error>(())).unwrap();
                             }
                         })
                     })
