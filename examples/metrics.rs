@@ -264,6 +264,7 @@ impl Metrics {
             } => {
                 let reason = match reason {
                     LostReason::Taken => "taken",
+                    LostReason::Deleted => "deleted",
                     LostReason::Expired => "expired",
                     LostReason::HoldLimit => "hold_limit",
                     _ => "other",

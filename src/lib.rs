@@ -239,7 +239,7 @@ pub mod guide;
 mod proof;
 
 pub use errors::error::{Error, NodeErrors};
-pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
+pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
 pub use lock::kept_lock::KeptLock;
 pub use lock::lock::Lock;
 pub use lock::lockable::Lockable;
@@ -252,7 +252,6 @@ pub use ops::holder::Holder;
 pub use ops::inspect::Inspection;
 pub use ops::list::{ListedLock, Listing, Problem};
 pub use ops::state::{LockState, NodeState};
-pub use protocol::calls::lease::LostReason;
 /// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.
 pub use redis;
 pub use settings::credentials::Credentials;

@@ -194,6 +194,30 @@ uint64_t redlock_last_retry_after_ms(void);
    this thread, like redlock_last_error(). 0: that may pass. */
 int redlock_last_is_permanent(void);
 
+/* Why a lock was lost: redlock_last_lost_reason(), redlock_lock_lost_reason(), a function for
+   redlock_lock_on_lost(), and an event. */
+/* It is not lost, or not kept alive. */
+#define REDLOCK_REASON_NONE 0
+/* Too few nodes still hold it for a majority, and another holder has it, on one of them at least. */
+#define REDLOCK_REASON_TAKEN 1
+/* Its validity ended before a majority of the nodes had confirmed a renewal, or before it was extended or released. */
+#define REDLOCK_REASON_EXPIRED 2
+/* max_hold_ms was used up. */
+#define REDLOCK_REASON_HOLD_LIMIT 3
+/* Too few nodes still hold it for a majority, and no node named another holder: its key was deleted, or nodes have lost
+   their data. */
+#define REDLOCK_REASON_DELETED 4
+/* Too few nodes still hold it for a majority, and they do not report why: servers that run no scripts. */
+#define REDLOCK_REASON_NOT_HELD 5
+/* It belongs to the process from which this one was forked. */
+#define REDLOCK_REASON_OTHER_PROCESS 6
+/* It was ended before, through the same handle in another thread. */
+#define REDLOCK_REASON_RELEASED 7
+
+/* After LOST: why, one of these numbers. It belongs to the last failure in this thread, like redlock_last_error().
+   Numbers can be added in later versions. */
+int redlock_last_lost_reason(void);
+
 /* ---------------------------------------------------------------------------------------------
  * The client object
  * ------------------------------------------------------------------------------------------- */
@@ -547,16 +571,7 @@ uint64_t redlock_lock_hold_left_ms(const redlock_lock_t *lock);
    when the time was over. CONFIG: it is not kept alive, or no longer. */
 int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
 
-/* Why a lock that was kept alive was lost. */
-/* It is not lost, or not kept alive. */
-#define REDLOCK_REASON_NONE 0
-/* Nodes no longer hold it, and no majority is left: another holder has it, or it was deleted. */
-#define REDLOCK_REASON_TAKEN 1
-/* Its validity ended before a majority of the nodes had confirmed a renewal. */
-#define REDLOCK_REASON_EXPIRED 2
-/* max_hold_ms was used up. */
-#define REDLOCK_REASON_HOLD_LIMIT 3
-
+/* Why a lock that was kept alive was lost: a REDLOCK_REASON. */
 int redlock_lock_lost_reason(const redlock_lock_t *lock);
 
 /* Calls fn(reason, user) once, when the lock is lost; at once if it is lost already, and never after the

@@ -442,6 +442,9 @@ static void options_work(const char *const *urls)
     IS(REDLOCK_LOST, redlock_lock_fencing_token(other, &again));
     CHECK(again == 0);
     IS(REDLOCK_LOST, redlock_lock_release(other));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_EXPIRED);
+    IS(REDLOCK_CONFIG, redlock_try_acquire(NULL, "a", 1, TTL, &other));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_NONE);
 
     /* With a wait of zero, acquire tries once. */
     OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 0));
@@ -858,7 +861,8 @@ static void kept_alive(const char *const *urls)
     other = twin(redlock, lock);
     OK(redlock_lock_release(other));
     IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TWENTY_SECONDS));
-    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_TAKEN);
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_DELETED);
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_DELETED);
     CHECK(!redlock_lock_is_valid(lock) && redlock_lock_remaining_ms(lock) == 0);
     IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
     EVENTUALLY(add(&loss.begun, 0) == 1);
@@ -867,7 +871,7 @@ static void kept_alive(const char *const *urls)
     EVENTUALLY(add(&calls, 0) == 1);
     IS(REDLOCK_LOST, redlock_lock_release(lock));
     CHECK(add(&loss.done, 0) == 1 && add(&late.done, 0) == 1);
-    CHECK(loss.reason == REDLOCK_REASON_TAKEN && late.reason == REDLOCK_REASON_TAKEN);
+    CHECK(loss.reason == REDLOCK_REASON_DELETED && late.reason == REDLOCK_REASON_DELETED);
     CHECK(!pthread_equal(loss.thread, pthread_self()));
 
     /* The bound on the hold. Stopping waits, too. */

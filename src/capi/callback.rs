@@ -9,13 +9,16 @@ use crate::LostReason;
 use crate::values::sync::lock;
 
 thread_local! {
-    /// The lock whose callback is running in this thread, by its address.
-    static CALLED_BACK: Cell<usize> = const { Cell::new(0) };
+    /// The lock whose callback is running in this thread, by its address, and why it was lost.
+    static CALLED_BACK: Cell<Option<(usize, LostReason)>> = const { Cell::new(None) };
 }
 
-/// Whether a callback of the lock at this address is running in this thread.
-pub(super) fn is_running(address: usize) -> bool {
-    CALLED_BACK.try_with(Cell::get) == Ok(address)
+/// Why the lock at this address was lost, if a callback of it is running in this thread.
+pub(super) fn is_running(address: usize) -> Option<LostReason> {
+    let running = CALLED_BACK.try_with(Cell::get).ok().flatten();
+    running
+        .filter(|(lock, _)| *lock == address)
+        .map(|(_, reason)| reason)
 }
 
 pub(super) fn reason_code(reason: LostReason) -> c_int {
@@ -23,6 +26,10 @@ pub(super) fn reason_code(reason: LostReason) -> c_int {
         LostReason::Taken => REDLOCK_REASON_TAKEN,
         LostReason::Expired => REDLOCK_REASON_EXPIRED,
         LostReason::HoldLimit => REDLOCK_REASON_HOLD_LIMIT,
+        LostReason::Deleted => REDLOCK_REASON_DELETED,
+        LostReason::NotHeld => REDLOCK_REASON_NOT_HELD,
+        LostReason::OtherProcess => REDLOCK_REASON_OTHER_PROCESS,
+        LostReason::Released => REDLOCK_REASON_RELEASED,
     }
 }
 
@@ -70,7 +77,7 @@ impl Callback {
         }
         *phase = CallbackPhase::Running;
         drop(phase);
-        let before = CALLED_BACK.replace(handle);
+        let before = CALLED_BACK.replace(Some((handle, reason)));
         // SAFETY: the caller's function with the caller's argument, which the header wants to
         // live until the lock is ended or stopped: those wait until this is over.
         unsafe { (self.function)(reason_code(reason), self.user) };

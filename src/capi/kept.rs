@@ -26,7 +26,7 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
         }
         *held = match replace(&mut *held, Held::Ended) {
             Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
-            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(handle.lost()),
+            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(handle.ended()),
         };
         Ok(())
     })
@@ -39,7 +39,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         let mut held = handle.change()?;
         match &*held {
             Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(handle.lost()),
+            Held::Ended => return Err(handle.ended()),
             Held::Kept(_) => {}
         }
         if let Held::Kept(lock) = replace(&mut *held, Held::Ended) {
@@ -72,13 +72,11 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
             let left = end.map(|end| end.saturating_duration_since(clock::instant()));
             // In slices, so that other threads can change the lock meanwhile.
             let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
-            let lost = match &*handle.read()? {
-                Held::Kept(lock) => lock.wait_lost(slice),
+            match &*handle.read()? {
+                Held::Kept(lock) if lock.wait_lost(slice) => lock.ensure(Duration::ZERO)?,
+                Held::Kept(_) => {}
                 Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-                Held::Ended => true,
-            };
-            if lost {
-                return Err(handle.lost());
+                Held::Ended => return Err(handle.ended()),
             }
             if left.is_some_and(|left| left <= slice) {
                 return Ok(());
@@ -110,7 +108,7 @@ extern "C" fn redlock_lock_on_lost(
         let kept = match &*held {
             Held::Kept(kept) => kept,
             Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(handle.lost()),
+            Held::Ended => return Err(handle.ended()),
         };
         let callback = Arc::new(Callback::new(function, user));
         lock(&handle.callbacks).push(callback.clone());

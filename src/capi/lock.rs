@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use super::callback::{self, Callback};
 use super::*;
 use crate::values::sync::lock;
-use crate::{Error, KeptLock, Lock, ReentrantLock, Token};
+use crate::{Error, KeptLock, Lock, LostReason, ReentrantLock, Token};
 
 /// `redlock_lock_t`.
 pub(super) struct Handle {
@@ -57,20 +57,29 @@ impl Handle {
     /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
     /// which may run inside a call that holds it. The lock is lost for both.
     fn check(&self) -> Result<(), Failure> {
-        if self.process == std::process::id() && !self.is_calling_back() {
-            Ok(())
-        } else {
-            Err(self.lost())
-        }
+        let reason = match self.is_ours() {
+            true => self.called_back(),
+            false => Some(LostReason::OtherProcess),
+        };
+        reason.map_or(Ok(()), |reason| Err(self.lost(reason)))
     }
 
-    pub(super) fn lost(&self) -> Failure {
-        Error::lost(&self.resource).into()
+    fn lost(&self, reason: LostReason) -> Failure {
+        Error::lost(&self.resource, reason).into()
     }
 
-    fn is_calling_back(&self) -> bool {
-        let address = std::ptr::from_ref(self).addr();
-        callback::is_running(address)
+    /// The error of a handle whose lock was ended before.
+    pub(super) fn ended(&self) -> Failure {
+        self.lost(LostReason::Released)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Why the lock was lost, in a callback of it.
+    fn called_back(&self) -> Option<LostReason> {
+        callback::is_running(std::ptr::from_ref(self).addr())
     }
 
     pub(super) fn read(&self) -> Result<log::Guard<RwLockReadGuard<'_, Held>>, Failure> {
@@ -187,7 +196,7 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
             Held::Plain(lock) => lock.ensure(ms(at_least))?,
             Held::Kept(lock) => lock.ensure(ms(at_least))?,
             Held::Reentrant(entry) => entry.lock()?.ensure(ms(at_least))?,
-            Held::Ended => return Err(handle.lost()),
+            Held::Ended => return Err(handle.ended()),
         }
         Ok(())
     })
@@ -219,7 +228,7 @@ extern "C" fn redlock_lock_fencing_token(
             Held::Plain(lock) => lock.fencing_token()?,
             Held::Kept(lock) => lock.fencing_token()?,
             Held::Reentrant(entry) => entry.lock()?.fencing_token()?,
-            Held::Ended => return Err(handle.lost()),
+            Held::Ended => return Err(handle.ended()),
         };
         Ok(())
     });
@@ -274,7 +283,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
                 let text = "the lock is kept alive: it is renewed by itself";
                 return Err(Failure::config(text));
             }
-            Held::Ended => return Err(handle.lost()),
+            Held::Ended => return Err(handle.ended()),
         }
         Ok(())
     })
@@ -294,12 +303,12 @@ unsafe fn end(
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
-    if handle.is_calling_back() {
-        return Err(handle.lost());
+    if let Some(reason) = handle.called_back() {
+        return Err(handle.lost(reason));
     }
-    let mut result = Ok(Err(handle.lost()));
+    let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
     // In a forked child the held lock is inert, and its mutexes must not be touched.
-    if handle.process == std::process::id() {
+    if handle.is_ours() {
         let held = handle.held.write();
         let mut held = held.unwrap_or_else(PoisonError::into_inner);
         can(&held)?;
@@ -326,7 +335,7 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
             std::mem::forget(entry);
             lock.release().map_err(Into::into)
         }
-        Held::Ended => Err(handle.lost()),
+        Held::Ended => Err(handle.ended()),
     };
     let can = |held: &Held| match held {
         Held::Reentrant(entry) => entry.check(),
@@ -362,7 +371,7 @@ extern "C" fn redlock_lock_leak_for(lock: *mut Handle, time: u64) -> c_int {
     let work = |held, handle: &Handle| match held {
         Held::Plain(lock) => lock.leak_for(ms(time)).map_err(Into::into),
         Held::Kept(lock) => lock.stop().leak_for(ms(time)).map_err(Into::into),
-        Held::Reentrant(_) | Held::Ended => Err(handle.lost()),
+        Held::Reentrant(_) | Held::Ended => Err(handle.ended()),
     };
     // SAFETY: the header demands it.
     status(|| unsafe { end(lock, can_leak, work) })

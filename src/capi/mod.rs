@@ -67,6 +67,10 @@ constants! {
     REDLOCK_REASON_TAKEN = 1;
     REDLOCK_REASON_EXPIRED = 2;
     REDLOCK_REASON_HOLD_LIMIT = 3;
+    REDLOCK_REASON_DELETED = 4;
+    REDLOCK_REASON_NOT_HELD = 5;
+    REDLOCK_REASON_OTHER_PROCESS = 6;
+    REDLOCK_REASON_RELEASED = 7;
 
     REDLOCK_STATE_FREE = 0;
     REDLOCK_STATE_HELD = 1;
@@ -116,6 +120,8 @@ struct Failure {
     holder: String,
     /// BUSY: how long the holder has the lock, in milliseconds; zero: unknown.
     left: u64,
+    /// LOST: why.
+    lost_reason: c_int,
 }
 
 impl Failure {
@@ -164,6 +170,7 @@ impl From<Error> for Failure {
                 failure.holder = busy.holder().unwrap_or_default().to_owned();
                 failure.left = to_ms(busy.left().unwrap_or_default());
             }
+            Error::Lost(lost) => failure.lost_reason = callback::reason_code(lost.reason()),
             _ => {}
         }
         failure
@@ -342,6 +349,11 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_retry_after_ms() -> u64 {
     last(|failure| failure.retry_after)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_lost_reason() -> c_int {
+    last(|failure| failure.lost_reason)
 }
 
 #[unsafe(no_mangle)]

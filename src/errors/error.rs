@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
+use crate::errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
@@ -74,11 +74,12 @@ impl Error {
         })
     }
 
-    pub(crate) fn lost(resource: &Arc<[u8]>) -> Error {
+    pub(crate) fn lost(resource: &Arc<[u8]>, reason: LostReason) -> Error {
         let resource = resource.clone();
         let after_work = false;
         Error::Lost(Lost {
             resource,
+            reason,
             after_work,
         })
     }

@@ -55,13 +55,57 @@ impl fmt::Display for Busy {
 #[derive(Clone)]
 pub struct Lost {
     pub(crate) resource: Arc<[u8]>,
+    pub(crate) reason: LostReason,
     pub(crate) after_work: bool,
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Too few nodes still hold the lock for a majority, and another holder has it, on one of them at least.
+    Taken,
+    /// Too few nodes still hold the lock for a majority, and none of those that do not has another holder's: its key was
+    /// deleted, or they have lost their data. (Or no lock was ever there: see [`Redlock::resume`](crate::Redlock::resume).)
+    Deleted,
+    /// Too few nodes still hold the lock for a majority, and they do not report why: servers that run no scripts.
+    NotHeld,
+    /// The validity ended before a majority of the nodes had confirmed a renewal; or, if the lock was not kept alive,
+    /// before it was extended or released.
+    Expired,
+    /// `max_hold` was used up, so the lock was no longer renewed.
+    HoldLimit,
+    /// The lock belongs to the process from which this one was forked.
+    OtherProcess,
+    /// The lock was released before: by another entry of the same [`ReentrantLock`](crate::ReentrantLock), or another user
+    /// of the same handle in C.
+    Released,
+}
+
+impl LostReason {
+    /// A clause that describes it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            LostReason::Taken => "another has it",
+            LostReason::Deleted => "its key was deleted, and no holder has it",
+            LostReason::NotHeld => "the nodes no longer have it",
+            LostReason::Expired => "its time was over before it was renewed or released",
+            LostReason::HoldLimit => "it was held for as long as max_hold permits",
+            LostReason::OtherProcess => "it belongs to the process that forked this one",
+            LostReason::Released => "it was released before",
+        }
+    }
 }
 
 impl Lost {
     /// The name of the lock that was held.
     pub fn resource(&self) -> &[u8] {
         &self.resource
+    }
+
+    /// Why it was lost.
+    pub fn reason(&self) -> LostReason {
+        self.reason
     }
 
     /// Whether the work of [`with_lock`](crate::Redlock::with_lock) or
@@ -74,12 +118,19 @@ impl Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lock {} is no longer held", Shown(&self.resource))?;
+        let (name, reason) = (Shown(&self.resource), self.reason.text());
+        write!(f, "the lock {name} is no longer held: {reason}")?;
         f.write_str(if self.after_work {
             "; the work under it is done"
         } else {
             ""
         })
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 
@@ -194,6 +245,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::errors::error::Error;
+    use crate::errors::lock_error::LostReason;
     use crate::values::clock;
     use crate::values::label::Label;
 
@@ -229,12 +281,16 @@ mod tests {
                 r#"another has the lock "shop:a\n": web-2:4711"#,
             ),
             (
-                Error::lost(&name),
-                r#"the lock "shop:a\n" is no longer held"#,
+                Error::lost(&name, LostReason::Taken),
+                r#"the lock "shop:a\n" is no longer held: another has it"#,
             ),
             (
-                Error::lost(&name).after_work(),
-                r#"the lock "shop:a\n" is no longer held; the work under it is done"#,
+                Error::lost(&name, LostReason::Deleted),
+                r#"the lock "shop:a\n" is no longer held: its key was deleted, and no holder has it"#,
+            ),
+            (
+                Error::lost(&name, LostReason::Expired).after_work(),
+                r#"the lock "shop:a\n" is no longer held: its time was over before it was renewed or released; the work under it is done"#,
             ),
             (
                 Error::too_slow(&name, Duration::ZERO, s(1)),

@@ -1,8 +1,11 @@
 use crate::errors::error::Error;
+use crate::errors::shown::Shown;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
 use crate::protocol::calls::fence::{Fenced, Fencing};
+use crate::protocol::commands::companions;
 use crate::values::clock::Point;
+use crate::values::quorum::spare;
 
 impl Lock {
     /// A number for this lock that grows from holder to holder, for stores that refuse smaller numbers: the
@@ -27,6 +30,8 @@ impl Lock {
     /// - [`Error::Lost`]: the validity is over, even if an earlier call returned the number; or too few nodes hold the
     ///   lock for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; try again.
+    /// - [`Error::Config`]: the nodes are a Redis Cluster, and the name has a `}` and no
+    ///   [tag](crate::guide::deployments#what-to-set-in-a-cluster). No node is asked.
     ///
     /// # Example
     ///
@@ -45,23 +50,46 @@ impl Lock {
     /// ```
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.fence();
-        if let Err(Error::Lost(_)) = token
+        if let Err(Error::Lost(lost)) = &token
             && self.is_valid()
         {
-            self.taken();
-            let name = self.shown();
+            self.gone(lost.reason());
+            let (name, why) = (self.shown(), lost.reason().text());
             say!(
                 warn,
-                "lock {name} was found lost when its fencing token was asked for"
+                "lock {name} was found lost when its fencing token was asked for: {why}"
             );
         }
         token
     }
 
+    /// Fails if too few nodes are left without the Redis Clusters, which have the counter of this name in another slot.
+    fn check_counter(&self) -> Result<(), Error> {
+        let nodes = self.shared.driver.nodes();
+        let clusters = nodes
+            .places()
+            .iter()
+            .filter(|place| place.is_in_cluster())
+            .count();
+        if clusters <= spare(nodes.places().len()) {
+            return Ok(());
+        }
+        let is_elsewhere = |name: &&[u8]| companions::are_elsewhere(&nodes.prefix.key(name));
+        let Some(name) = self.resources().find(is_elsewhere) else {
+            return Ok(());
+        };
+        Err(Error::config(format!(
+            "the lock {} has no fencing tokens in a Redis Cluster, which has their counter in another slot: give the \
+             name a {{tag}}, as in {{shop}}:a, or no }}",
+            Shown(name)
+        )))
+    }
+
     fn fence(&self) -> Result<u64, Error> {
         if !self.is_valid() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
+        self.check_counter()?;
         if let Some(token) = self.fencing_token.get() {
             return Ok(*token);
         }
@@ -75,7 +103,7 @@ impl Lock {
                 }
                 // Another thread may have been first: one lock has one number.
                 Fenced::Token(token) => return Ok(*self.fencing_token.get_or_init(|| token)),
-                Fenced::Lost => return Err(Error::lost(&self.key.resource)),
+                Fenced::Lost(reason) => return Err(Error::lost(&self.key.resource, reason)),
                 Fenced::Unavailable(nodes) => return Err(Error::Unavailable(nodes)),
             }
         }
@@ -91,10 +119,10 @@ impl KeptLock {
     /// functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.lock().fence();
-        if let Err(Error::Lost(_)) = token
+        if let Err(Error::Lost(lost)) = &token
             && self.is_valid()
         {
-            self.lock().taken();
+            self.lock().gone(lost.reason());
         }
         token
     }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::error::Error;
+use crate::errors::lock_error::LostReason;
 use crate::errors::text::human;
 use crate::lock::lock::{Home, Lock};
 use crate::lock::redlock::Redlock;
 use crate::net::driver::renewals::{LONGEST_WAIT, Renewal};
-use crate::protocol::calls::lease::LostReason;
 use crate::values::clock::{self, Point};
 use crate::values::token::Token;
 
@@ -63,7 +63,7 @@ impl Lock {
     /// ```
     pub fn keep_alive(mut self, max_hold: Duration) -> Result<KeptLock, Error> {
         if !self.is_valid() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
         let (now, lease) = (Point::now(), self.lease());
         let (held, old) = (lease.held(now), lease.deadline);
@@ -207,7 +207,7 @@ impl KeptLock {
 
     fn validity(&self) -> Result<Duration, LostReason> {
         self.renewal()
-            .map_or(Err(LostReason::Expired), |_| self.lock.validity())
+            .map_or(Err(LostReason::OtherProcess), |_| self.lock.validity())
     }
 }
 

@@ -3,7 +3,6 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::lock::lock::Lock;
 use crate::net::driver::observe::Ending;
-use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock::Point;
 
 /// How a leaked lock ends, whatever the nodes have answered: by itself.
@@ -54,11 +53,11 @@ impl Lock {
             return self.release();
         }
         if !self.end() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
         self.leave();
-        if self.validity().is_err() {
-            return self.conclude(Outcome::No, LEFT);
+        if let Err(reason) = self.validity() {
+            return self.found_lost(reason);
         }
         let shortening = self.lease().shortening(time, Point::now());
         let Some(op) = shortening else {
@@ -66,7 +65,7 @@ impl Lock {
             return Ok(());
         };
         let answer = self.shared.driver.run(op);
-        self.conclude(answer.outcome, LEFT)
+        self.conclude(answer, LEFT)
     }
 
     /// Stops counting the lock as held here.

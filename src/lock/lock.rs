@@ -3,16 +3,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::errors::error::Error;
+use crate::errors::lock_error::LostReason;
 use crate::errors::shown::Shown;
 use crate::net::driver::observe::{Ending, Event};
 use crate::net::driver::renewals::{DetectedBy, Renewal};
 use crate::net::driver::route::Route;
 use crate::net::driver::shared::Shared;
-use crate::protocol::calls::lease::{Extended, Lease, Loss, LostReason};
+use crate::protocol::calls::lease::{Extended, Lease, Loss};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::SharedKey;
-use crate::protocol::quorum::answer::Outcome;
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::settings::options::Options;
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, Ttl};
@@ -157,7 +158,7 @@ impl Lock {
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let remaining = self.remaining();
         if remaining.is_zero() {
-            Err(Error::lost(&self.key.resource))
+            Err(self.lost())
         } else if remaining < at_least {
             Err(Error::too_slow(&self.key.resource, remaining, at_least))
         } else {
@@ -190,11 +191,11 @@ impl Lock {
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
         if !self.shared.is_ours() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
         let old = self.lease().deadline;
         let extended = if self.validity().is_err() {
-            Err(Error::lost(&self.key.resource))
+            Err(self.lost())
         } else if self.limits.extensions_left == 0 {
             let max = self.limits.max_extensions;
             Err(Error::extension_limit(&self.key.resource, max))
@@ -217,15 +218,13 @@ impl Lock {
             Extended::Yes(Some(repair)) => {
                 drop(self.shared.driver.run(repair));
                 // The repair may have taken its time.
-                self.validity()
-                    .map(drop)
-                    .map_err(|_| Error::lost(&self.key.resource))
+                self.validity().map(drop).map_err(|_| self.lost())
             }
             Extended::Lost(loss) => {
                 self.report(loss);
                 let name = self.shown();
                 say!(warn, "lock {name} was found lost when it was extended");
-                Err(Error::lost(&self.key.resource))
+                Err(self.lost())
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
         }
@@ -244,9 +243,18 @@ impl Lock {
     }
 
     /// Records that the nodes no longer hold the lock.
-    pub(crate) fn taken(&self) {
-        let loss = self.lease().taken(Point::now());
+    pub(crate) fn gone(&self, reason: LostReason) {
+        let loss = self.lease().gone(reason, Point::now());
         self.report(loss);
+    }
+
+    /// The error of a lock that is no longer held.
+    pub(crate) fn lost(&self) -> Error {
+        let reason = match self.shared.is_ours() {
+            true => self.validity().err().unwrap_or(LostReason::Expired),
+            false => LostReason::OtherProcess,
+        };
+        Error::lost(&self.key.resource, reason)
     }
 
     /// Notifies the program of a loss that was detected just now.
@@ -297,7 +305,7 @@ impl Lock {
             .notify(|| Event::extension(resource, left, renewal, &extended));
         // The observer may have taken its time.
         if extended.is_ok() && !self.is_valid() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
         extended
     }
@@ -328,42 +336,48 @@ impl Lock {
     ///   release again as long as the program runs; at the latest it ends there with its ttl.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
-            return Err(Error::lost(&self.key.resource));
+            return Err(self.lost());
         }
-        let outcome = if self.validity().is_err() {
+        if let Err(reason) = self.validity() {
             self.write_release();
-            Outcome::No
-        } else {
-            self.run_release(false)
-        };
-        self.conclude(outcome, (Ending::Released, Ending::NotConfirmed))
+            return self.found_lost(reason);
+        }
+        let answer = self.run_release(false);
+        self.conclude(answer, (Ending::Released, Ending::NotConfirmed))
     }
 
     /// Notifies the observer that the lock ended as `confirmed`, or as `unconfirmed` if too few nodes have answered.
     /// Returns the result.
     pub(crate) fn conclude(
         &self,
-        outcome: Outcome,
+        answer: Answer,
         (confirmed, unconfirmed): (Ending, Ending),
     ) -> Result<(), Error> {
-        match outcome {
+        let reason = answer.lost_reason();
+        match answer.outcome {
             Outcome::Yes(_) => {
                 self.ended(confirmed);
                 Ok(())
             }
-            Outcome::No => {
-                let name = self.shown();
-                say!(warn, "lock {name} was found lost when it was released");
-                let loss = self.lease().lose(LostReason::Taken);
-                self.report(loss);
-                self.ended(Ending::WasLost);
-                Err(Error::lost(&self.key.resource))
-            }
+            Outcome::No => self.found_lost(reason),
             Outcome::Unavailable { errors, .. } => {
                 self.ended(unconfirmed);
                 Err(Error::Unavailable(errors))
             }
         }
+    }
+
+    /// Reports that the lock was lost when its holder ended it.
+    pub(crate) fn found_lost(&self, reason: LostReason) -> Result<(), Error> {
+        let (name, why) = (self.shown(), reason.text());
+        say!(
+            warn,
+            "lock {name} was found lost when it was released: {why}"
+        );
+        let loss = self.lease().lose(reason);
+        self.report(loss);
+        self.ended(Ending::WasLost);
+        Err(Error::lost(&self.key.resource, reason))
     }
 
     /// Releases the lock after the work that it protected, and returns the result of both. If too few nodes confirm
@@ -397,7 +411,7 @@ impl Lock {
         }
     }
 
-    fn run_release(&self, only_write: bool) -> Outcome {
+    fn run_release(&self, only_write: bool) -> Answer {
         let (shared, lease) = (&self.shared, self.lease());
         let release = Release {
             key: lease.key.clone(),
@@ -412,7 +426,7 @@ impl Lock {
 
     /// Writes the release and does not wait for the answers.
     fn write_release(&self) {
-        if !matches!(self.run_release(true), Outcome::Yes(_)) {
+        if !matches!(self.run_release(true).outcome, Outcome::Yes(_)) {
             say!(
                 warn,
                 "lock {} could not be released on a majority of the nodes now; it ends with its ttl at the \

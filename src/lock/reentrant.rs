@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::error::Error;
+use crate::errors::lock_error::LostReason;
 use crate::lock::lock::{Lock, after_work};
 use crate::lock::redlock::Redlock;
 use crate::net::driver::shared::Shared;
@@ -40,7 +41,7 @@ impl HeldByThread {
             .map_err(|_| Error::busy(&self.resource, None, None))?;
         lock.as_ref()
             .map(ask)
-            .ok_or_else(|| Error::lost(&self.resource))
+            .ok_or_else(|| Error::lost(&self.resource, LostReason::Released))
     }
 }
 
@@ -208,10 +209,8 @@ impl Reentrant {
         };
         let ttl = Ttl::within(ttl, self.redlock.options().max_ttl())?;
         let entry = ReentrantLock { held };
-        let left = entry.held.with(Lock::remaining)?;
-        if left.is_zero() {
-            return Err(Error::lost(&entry.held.resource));
-        }
+        entry.ensure(Duration::ZERO)?;
+        let left = entry.remaining();
         if left < ttl.validity() / 2 {
             entry.extend(ttl.duration())?;
         }
@@ -295,7 +294,7 @@ impl ReentrantLock {
             Ok(Some(lock)) => lock.extend(ttl),
             // A logger or an observer uses the lock while it is being extended.
             Err(_) => Err(Error::busy(&self.held.resource, None, None)),
-            Ok(None) => Err(Error::lost(&self.held.resource)),
+            Ok(None) => Err(Error::lost(&self.held.resource, LostReason::Released)),
         }
     }
 
@@ -320,10 +319,10 @@ impl ReentrantLock {
                 drop(self);
                 lock.release()
             }
-            None => match self.held.with(Lock::is_valid) {
-                Ok(false) | Err(Error::Lost(_)) => Err(Error::lost(&self.held.resource)),
+            None => match self.ensure(Duration::ZERO) {
                 // The lock is being extended.
-                _ => Ok(()),
+                Err(Error::Busy(_)) => Ok(()),
+                ensured => ensured,
             },
         }
     }

@@ -74,7 +74,7 @@ impl Redlock {
         if release.key.kind.is_plain() {
             shared.waiting.held_here.add(&release.key.resource);
         }
-        match shared.waiting.release(&shared.driver, &release) {
+        match shared.waiting.release(&shared.driver, &release).outcome {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),
             Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),

@@ -107,6 +107,9 @@ const NOT_OURS: Refused = Refused(
 );
 
 /// This crate never sends other arguments, so the reply of a real server does not matter.
+/// The answers about a lock that its token does not hold: another holder has it, or the key is gone.
+const ANOTHER: i64 = -1;
+const GONE: i64 = -2;
 const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
 
 type Result<T> = std::result::Result<T, Refused>;

@@ -18,6 +18,7 @@ mod locks {
     mod keep_alive;
     mod label;
     mod leak;
+    mod lost;
     mod prefix;
     mod processes;
     mod read_write;

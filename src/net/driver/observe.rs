@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
-use crate::protocol::calls::lease::{Lease, LostReason};
+use crate::errors::lock_error::LostReason;
+use crate::protocol::calls::lease::Lease;
 use crate::values::clock::{self, Point};
 use crate::values::sync::lock;
 

@@ -10,11 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
+use crate::errors::lock_error::LostReason;
 use crate::errors::shown::Shown;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::observe::{Event, Observer};
 use crate::protocol::calls::lease::renewals::Renewed;
-use crate::protocol::calls::lease::{self, Lease, Loss, LostReason};
+use crate::protocol::calls::lease::{self, Lease, Loss};
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
 use crate::values::sync::{lock, wait_for};

@@ -14,7 +14,7 @@ use crate::protocol::calls::process::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::queue::Channel;
-use crate::protocol::quorum::answer::Outcome;
+use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
@@ -65,7 +65,7 @@ impl Waiting {
     }
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
-    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Outcome {
+    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Answer {
         let mut process = self;
         let Submit { op, next } = release.submit(&mut process, Point::now);
         let handed_off = next.is_some();

@@ -43,7 +43,14 @@ const CHANGES: &[Change] = &[
         "set_end()\nreturn (found == 's'",
         "return (found == 's'",
     ),
-    (REFILL_MEMBER, "head(other) == wanted", "head(other) == ''"),
+    (
+        REFILL_MEMBER,
+        "found == 's' and head(other) == wanted",
+        "found == 's' and head(other) == ''",
+    ),
+    (RELEASE, "value and -1 or -2", "-2"),
+    (EXTEND_MEMBER, "head(other) == wanted", "head(other) == ''"),
+    (RELEASE_NAMES, "lost or -2", "-2"),
     (
         REFILL_MEMBER,
         "head(member) ~= wanted",

@@ -231,7 +231,7 @@ impl World {
                 return self.submit(c, thread, op);
             }
             Fenced::Token(number) => self.fenced(c, &held, number, since),
-            Fenced::Lost => self.checks.tokens[held.token].belief = None,
+            Fenced::Lost(_) => self.checks.tokens[held.token].belief = None,
             Fenced::Unavailable(_) => {}
         }
         let until = self.t + self.hold();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::basics::{MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Held, Keeping};
 use super::world::{Count, World, trace};
-use crate::protocol::calls::lease::LostReason;
+use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::renewals::{Due, Renewed};
 use crate::protocol::quorum::answer::Answer;
 use crate::values::clock::Point;

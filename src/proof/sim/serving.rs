@@ -191,7 +191,9 @@ impl World {
             [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
                 self.checks.tokens[token].on.not_held.add(node);
             }
-            b":0\r\n" | b"$-1\r\n" => self.checks.tokens[token].on.not_held.add(node),
+            b":0\r\n" | b":-1\r\n" | b":-2\r\n" | b"$-1\r\n" => {
+                self.checks.tokens[token].on.not_held.add(node)
+            }
             [b':', ..] | b"+OK\r\n" => self.checks.tokens[token].on.extended.add(node),
             _ if reply.starts_with(b"-NOPERM") => self.checks.tokens[token].on.forbidden.add(node),
             _ => {}
@@ -213,7 +215,7 @@ impl World {
         let stray = script && keys(args) == 1 && args.len() > 6;
         match &*reply {
             [b':', ..] if stray => self.counts[Count::Strays] += 1,
-            b":0\r\n" => {
+            b":0\r\n" | b":-1\r\n" | b":-2\r\n" => {
                 self.checks.tokens[token].on.rel.add(node);
                 self.checks.tokens[token].on.not_held.add(node);
             }

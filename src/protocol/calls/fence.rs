@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
+use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -32,7 +33,7 @@ pub(crate) enum Fenced {
     /// Has a round carried out, and passes on the answer.
     Ask(Op),
     Token(u64),
-    Lost,
+    Lost(LostReason),
     /// The old deadline stays in force.
     Unavailable(NodeErrors),
 }
@@ -49,7 +50,7 @@ impl Fencing {
     /// Returns a round, unless the validity is over (rule R22).
     pub(crate) fn next(&mut self, lease: &Lease, now: Point) -> Fenced {
         if lease.left(now).is_zero() {
-            return Fenced::Lost;
+            return Fenced::Lost(lease.lost.unwrap_or(LostReason::Expired));
         }
         self.sent = Some(now.mono);
         let op = Op::new(Action::Fence(self.at_least), lease.key.clone());
@@ -59,9 +60,11 @@ impl Fencing {
     pub(crate) fn answered(&mut self, answer: Answer, lease: &Lease, now: Point) -> Fenced {
         let over = lease.left(now).is_zero();
         match (answer.outcome, answer.numbers) {
-            (Outcome::No, _) => Fenced::Lost,
+            (Outcome::No, _) => Fenced::Lost(answer.remarks.lost_reason()),
             // Rule R22.
-            _ if over && !mutant(Mutant::FenceAfterDeadline) => Fenced::Lost,
+            _ if over && !mutant(Mutant::FenceAfterDeadline) => {
+                Fenced::Lost(lease.lost.unwrap_or(LostReason::Expired))
+            }
             (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(errors),
             (Outcome::Yes(_), Some((least, most)))
                 if least == most
@@ -132,13 +135,16 @@ mod tests {
         assert!(matches!(token, Fenced::Token(7)));
         assert!(matches!(
             fencing.answered(same(late), &lease, late),
-            Fenced::Lost
+            Fenced::Lost(LostReason::Expired)
         ));
-        assert!(matches!(fencing.next(&lease, late), Fenced::Lost));
+        assert!(matches!(
+            fencing.next(&lease, late),
+            Fenced::Lost(LostReason::Expired)
+        ));
         let not_held = answer(Outcome::No, None, start);
         assert!(matches!(
             fencing.answered(not_held, &lease, start),
-            Fenced::Lost
+            Fenced::Lost(LostReason::NotHeld)
         ));
         let few = answer(unavailable(false, false), None, start);
         let few = fencing.answered(few, &lease, start);

@@ -5,38 +5,13 @@ pub(crate) mod renewals;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
+use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, NodeSet, Ttl};
-
-/// Why a lock was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LostReason {
-    /// Too few nodes still hold the lock for a majority: another holder has it, or its key was deleted.
-    Taken,
-    /// The validity ended before a majority of the nodes had confirmed a renewal; or, if the lock was not kept alive,
-    /// before it was extended or released.
-    Expired,
-    /// `max_hold` was used up, so the lock was no longer renewed.
-    HoldLimit,
-}
-
-impl LostReason {
-    /// For a log line about a kept lock.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            LostReason::Taken => "another has it, or its key was deleted",
-            LostReason::Expired => {
-                "its time was over before a majority of the nodes had renewed it"
-            }
-            LostReason::HoldLimit => "it was held for as long as max_hold permits",
-        }
-    }
-}
 
 /// The loss of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +114,10 @@ impl Lease {
         }))
     }
 
-    /// Notes that the nodes no longer hold the lock. If its validity is over, that is the reason.
-    pub(crate) fn taken(&mut self, now: Point) -> Loss {
+    /// Notes that the nodes no longer hold the lock, and why. If its validity is over, that is the reason.
+    pub(crate) fn gone(&mut self, reason: LostReason, now: Point) -> Loss {
         match self.validity(now) {
-            Ok(_) => self.lose(LostReason::Taken),
+            Ok(_) => self.lose(reason),
             Err(loss) => loss,
         }
     }
@@ -201,8 +176,8 @@ impl Lease {
     ) -> Extended {
         let over = self.left(now).is_zero() && !mutant(Mutant::ExtendAfterDeadline);
         match answer.outcome {
-            Outcome::No => Extended::Lost(self.taken(now)),
-            _ if over => Extended::Lost(self.taken(now)),
+            Outcome::No => Extended::Lost(self.gone(answer.lost_reason(), now)),
+            _ if over => Extended::Lost(self.gone(LostReason::Expired, now)),
             Outcome::Yes(_) => {
                 let from = match mutant(Mutant::ExtensionFromAnswer) {
                     true => now,
@@ -271,7 +246,7 @@ mod tests {
             (2000, yes(), 987, "yes", 1978, 2000),
             (100, yes(), 1, "yes", 988, 1000),
             (2000, yes(), 988, "lost: Expired", 0, 1000),
-            (2000, Outcome::No, 1, "lost: Taken", 0, 1000),
+            (2000, Outcome::No, 1, "lost: NotHeld", 0, 1000),
             (2000, Outcome::No, 988, "lost: Expired", 0, 1000),
             (2000, unavailable(false, false), 1, "unavailable", 988, 1000),
             (
@@ -363,7 +338,7 @@ mod tests {
             }
             let now = later(start, time * MS);
             let loss = |is_new| Loss { reason, is_new };
-            assert_eq!(lease.taken(now), loss(true));
+            assert_eq!(lease.gone(LostReason::Taken, now), loss(true));
             assert_eq!(lease.lose(LostReason::Taken), loss(false));
             // Even if a clock is set back.
             assert_eq!(lease.validity(start), Err(loss(false)));
@@ -387,12 +362,12 @@ mod tests {
         assert_eq!(valid.ended(early), Some(10 * MS));
 
         let mut lost = lease(start);
-        assert!(lost.taken(early).is_new);
+        assert!(lost.gone(LostReason::Taken, early).is_new);
         assert_eq!(lost.notified(), None);
         assert_eq!(lost.ended(late), Some(20 * MS));
 
         let mut notifying = lease(start);
-        assert!(notifying.taken(early).is_new);
+        assert!(notifying.gone(LostReason::Taken, early).is_new);
         assert_eq!(notifying.ended(late), None);
         assert_eq!(notifying.notified(), Some(20 * MS));
         assert_eq!(notifying.notified(), None);

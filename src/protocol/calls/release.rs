@@ -6,7 +6,7 @@ use crate::protocol::calls::process::Process;
 use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
@@ -114,7 +114,7 @@ impl Release {
         answer: Answer,
         process: &mut impl Process,
         now: impl Fn() -> Point,
-    ) -> Outcome {
+    ) -> Answer {
         if !self.key.kind.is_plain() {
             let notified = answer.has_notified();
             if notified || !process.is_idle() {
@@ -123,7 +123,7 @@ impl Release {
                     process.queues(|queues| queues.released(&name, notified, now));
                 }
             }
-            return answer.outcome;
+            return answer;
         }
         let resource = &self.key.resource;
         // Before looking for waiters: a thread that joins now either finds the lock not held here, or is found.
@@ -137,6 +137,6 @@ impl Release {
             let now = now().mono;
             process.queues(|queues| queues.released(resource, notified, now));
         }
-        answer.outcome
+        answer
     }
 }

@@ -5,7 +5,7 @@ use crate::protocol::commands::ask::Ask;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::vote::{NOTIFIED, OtherUse, Vote};
+use crate::protocol::commands::vote::{NOTIFIED, OtherUse, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::quorum::{NodeSet, Tally};
 
@@ -64,11 +64,13 @@ impl Kind {
             _ => 1,
         };
         let acquires = matches!(ask, Ask::Acquire(..));
+        let holds = !acquires && !matches!(ask, Ask::Refill(_) | Ask::Leave(_));
         match reply {
             Reply::Bulk(_) if acquires => {
-                LockInfo::parse(reply).map(|info| Vote::Refused(Some(info)))
+                LockInfo::parse(reply).map(|info| Vote::Refused(Refusal::Held(info)))
             }
-            Reply::Int(0) if !acquires => Some(Vote::Refused(None)),
+            Reply::Int(number @ ..=0) if holds => Vote::not_held(*number),
+            Reply::Int(0) if !acquires => Some(Vote::Refused(Refusal::Unknown)),
             Reply::Int(number) => match u64::try_from(*number) {
                 Ok(granted) if (1..=most).contains(&granted) => Some(Vote::Granted(granted)),
                 Err(_) if acquires => OtherUse::of(*number).map(Vote::OtherUse),
@@ -98,6 +100,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, ttl};
+    use crate::protocol::commands::queue::Channel;
     use crate::values::quorum::{Question, Verdict};
 
     const UNDO: Ask = Ask::Release {
@@ -155,6 +158,7 @@ mod tests {
         let two = permit(2, None);
         let vote = |kind: &Kind, ask, reply| match kind.vote(ask, &reply) {
             Some(Vote::Granted(number)) => format!("+{number}"),
+            Some(Vote::Refused(Refusal::Instead(instead))) => format!("{instead:?}"),
             Some(Vote::Refused(_)) => "no".into(),
             Some(Vote::OtherUse(other)) => format!("{other:?}"),
             Some(_) => "another".into(),
@@ -175,11 +179,16 @@ mod tests {
             // The permit was resumed by a process that names another number.
             (&two, Ask::Extend(second), int(1000), "+1000"),
             (&two, Ask::Extend(second), int(1001), "garbage"),
-            (&two, Ask::Extend(second), int(-2), "garbage"),
+            (&two, Ask::Extend(second), int(-2), "Nothing"),
+            (&two, Ask::Extend(second), int(-3), "garbage"),
+            (&two, Ask::Leave(Channel::new([7; 16])), int(-1), "garbage"),
             (&two, Ask::Shorten(second), int(3), "+3"),
             (&two, Ask::Shorten(second), int(0), "no"),
             (&two, release, int(1), "+1"),
             (&two, release, int(3), "garbage"),
+            (&two, release, int(-1), "Another"),
+            (&read, Ask::Fence(0), int(-2), "Nothing"),
+            (&both, Ask::Refill(second), int(-1), "garbage"),
             (
                 &two,
                 release,

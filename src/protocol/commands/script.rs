@@ -19,8 +19,7 @@ use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
 };
-use crate::protocol::commands::vote::Proof;
-use crate::protocol::commands::vote::Vote;
+use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::label::Label;
 use crate::values::lock_value;
@@ -378,13 +377,17 @@ impl Action {
                 Action::Acquire(_) | Action::AcquireOrEnqueue(..) | Action::Repair(_),
                 Reply::Okay,
             ) => Vote::Granted(0),
-            (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
+            (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(Refusal::Unknown),
             (Action::Extend(..) | Action::Shorten(_), Reply::Int(1) | Reply::Okay) => {
                 Vote::Granted(0)
             }
-            (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => Vote::Refused(None),
+            (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => {
+                Vote::Refused(Refusal::Unknown)
+            }
             // Without scripts a node reports nothing about the holder.
-            (Action::AcquireOrEnqueue(..), Reply::Nil) => Vote::Refused(Some(LockInfo::default())),
+            (Action::AcquireOrEnqueue(..), Reply::Nil) => {
+                Vote::Refused(Refusal::Held(LockInfo::default()))
+            }
             (Action::Release(_), Reply::Int(number @ 1..=2)) => {
                 Vote::Granted(number.unsigned_abs())
             }
@@ -397,11 +400,11 @@ impl Action {
             }
             (
                 Action::Extend(..) | Action::Shorten(_) | Action::Release(_) | Action::Fence(_),
-                Reply::Int(0),
-            ) => Vote::Refused(None),
+                Reply::Int(number @ -2..=0),
+            ) => Vote::not_held(number).unwrap_or(Vote::Refused(Refusal::Unknown)),
             (_, Reply::Error(text)) => Vote::of_error(text, key.kind.names().is_some()),
             (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
-                Some(info) => Vote::Refused(Some(info)),
+                Some(info) => Vote::Refused(Refusal::Held(info)),
                 None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
             (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),

@@ -22,17 +22,54 @@ pub(crate) enum Proof {
 pub(crate) enum Vote {
     /// The number may become a fencing token, or is the result of a release: [`NOTIFIED`] or not.
     Granted(u64),
-    /// The node's report on the lock, if the process has entered its queue.
-    Refused(Option<LockInfo>),
+    Refused(Refusal),
     /// The name is in other use.
     OtherUse(OtherUse),
     /// The server returned an error. `later`: it may well carry out the command later.
-    Failed { cause: Cause, later: bool },
+    Failed {
+        cause: Cause,
+        later: bool,
+    },
     /// This connection is no longer usable.
     Sever(Cause),
 }
 
+/// What a node that refuses reports about the lock.
+pub(crate) enum Refusal {
+    /// Nothing.
+    Unknown,
+    /// The state of the lock that was to be acquired.
+    Held(LockInfo),
+    /// What is in the place of a lock that was held.
+    Instead(Instead),
+}
+
+/// What is in the place of a lock that its holder lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instead {
+    Another,
+    Nothing,
+}
+
+impl Instead {
+    /// Reads a script's answer.
+    pub(crate) fn of(answer: i64) -> Option<Instead> {
+        match answer {
+            -1 => Some(Instead::Another),
+            -2 => Some(Instead::Nothing),
+            _ => None,
+        }
+    }
+}
+
 impl Vote {
+    /// The vote of a node that does not hold a lock which it is asked for. `None`: the number is no such answer.
+    pub(crate) fn not_held(answer: i64) -> Option<Vote> {
+        let instead = Instead::of(answer).map(Refusal::Instead);
+        let refusal = instead.or((answer == 0).then_some(Refusal::Unknown))?;
+        Some(Vote::Refused(refusal))
+    }
+
     /// The vote of an error. `several`: whether the lock is on several names.
     pub(crate) fn of_error(text: String, several: bool) -> Vote {
         let meaning = Meaning::of(&text);

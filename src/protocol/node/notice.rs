@@ -11,7 +11,7 @@ use crate::errors::server_error::{Meaning, code};
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::queue::NotALock;
 use crate::protocol::commands::script::{Action, Key};
-use crate::protocol::commands::vote::Vote;
+use crate::protocol::commands::vote::{Refusal, Vote};
 
 /// The maximum number of notices of each kind: enough to read, and all are remembered.
 const MAX_NOTICES: usize = 100;
@@ -45,7 +45,9 @@ impl Notices {
     ) -> Option<Notice> {
         let resource = &key.resource;
         let cause = match vote {
-            Vote::Refused(Some(seen)) => return self.foreign(node, resource, seen.foreign()?),
+            Vote::Refused(Refusal::Held(seen)) => {
+                return self.foreign(node, resource, seen.foreign()?);
+            }
             Vote::Failed {
                 cause,
                 later: false,
@@ -160,7 +162,7 @@ mod tests {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let extend = Action::Extend(ttl, ttl);
         let seen = |other_type, left, holder| {
-            Vote::Refused(Some(LockInfo {
+            Vote::Refused(Refusal::Held(LockInfo {
                 label: None,
                 other_type,
                 left,
@@ -194,7 +196,7 @@ mod tests {
             seen(false, time, Some(7)),
             seen(false, time, None),
             seen(false, None, None),
-            Vote::Refused(None),
+            Vote::Refused(Refusal::Unknown),
         ] {
             assert_eq!(on(&mut notices, 2, "d", &RELEASE, &vote), "");
         }

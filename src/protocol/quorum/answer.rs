@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::error::NodeErrors;
+use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::vote::NOTIFIED;
 use crate::protocol::node::node::Node;
 use crate::protocol::quorum::votes::{Remarks, Votes};
@@ -51,6 +52,11 @@ impl Answer {
             notified_elsewhere: false,
             begun: now,
         }
+    }
+
+    /// Why a lock is lost that too few nodes hold.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        self.remarks.lost_reason()
     }
 
     /// Whether a release has notified another process.

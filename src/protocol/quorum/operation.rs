@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::{Cause, Limit};
 use crate::protocol::commands::means::Means;
 use crate::protocol::commands::script::Action;
-use crate::protocol::commands::vote::{Proof, Vote};
+use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::NAMED;
 use crate::protocol::node::debt::Debt;
@@ -330,10 +330,12 @@ impl<W> Operation<W> {
             Vote::Refused(_) if self.ends() && self.retried.has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
-            Vote::Refused(info) => {
+            Vote::Refused(refusal) => {
                 self.votes.tally.refuse(node);
-                if let Some(info) = info {
-                    self.votes.remarks.make().lock_infos.push(info);
+                match refusal {
+                    Refusal::Unknown => {}
+                    Refusal::Held(info) => self.votes.remarks.make().lock_infos.push(info),
+                    Refusal::Instead(instead) => self.votes.remarks.make().instead.push(instead),
                 }
             }
             Vote::OtherUse(other) => {

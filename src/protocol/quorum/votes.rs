@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
+use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::kind_votes::Numbers;
 use crate::protocol::commands::queue::LockInfo;
-use crate::protocol::commands::vote::OtherUse;
+use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::retry_after;
 use crate::protocol::node::node::Node;
@@ -21,6 +22,8 @@ pub(crate) struct Remarks(Option<Box<RemarkLists>>);
 pub(crate) struct RemarkLists {
     /// The lock's state, from nodes that refused it.
     pub(crate) lock_infos: Vec<LockInfo>,
+    /// What nodes that no longer hold the lock have in its place.
+    pub(crate) instead: Vec<Instead>,
     /// Nodes where the name is in other use.
     pub(crate) other_uses: Vec<(usize, OtherUse)>,
     /// Why nodes failed.
@@ -29,6 +32,7 @@ pub(crate) struct RemarkLists {
 
 static NO_REMARKS: RemarkLists = RemarkLists {
     lock_infos: Vec::new(),
+    instead: Vec::new(),
     other_uses: Vec::new(),
     causes: Vec::new(),
 };
@@ -42,6 +46,16 @@ impl Deref for Remarks {
 }
 
 impl Remarks {
+    /// Why a lock is lost that too few nodes hold: one of another holder's at any node shows that this holder's time
+    /// there was over, and a missing key shows nothing more.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        match &*self.instead {
+            [] => LostReason::NotHeld,
+            all if all.contains(&Instead::Another) => LostReason::Taken,
+            _ => LostReason::Deleted,
+        }
+    }
+
     /// Returns the lists, to add a remark.
     pub(crate) fn make(&mut self) -> &mut RemarkLists {
         self.0.get_or_insert_default()

@@ -1,6 +1,6 @@
 //! The scripts of permits, readers and writers, written out by hand.
 
-use super::{Answer, Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
+use super::{ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
 use crate::protocol::commands::scripts::{
     ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,
     RELEASE_MEMBER, Script,
@@ -129,6 +129,25 @@ impl Run<'_> {
         let guessed = members.iter().find(|member| member.1 == guess);
         let is = |one: &&(i64, Vec<u8>)| head(&one.1).is_some() && token(&one.1) == Some(id);
         guessed.or_else(|| members.iter().find(is)).cloned()
+    }
+
+    /// What is in the place of a member that is gone.
+    fn instead_of_member(&self, lock: &[u8], found: Found, member: &[u8]) -> i64 {
+        let Some(wanted) = head(member) else {
+            return 0;
+        };
+        let is_permit = found == Found::Members(b's');
+        match found {
+            Found::Nothing => GONE,
+            Found::Members(kind) if wanted.first() == Some(&kind) => {
+                let mut others = self.members(lock, found).into_iter();
+                match is_permit && others.any(|other| head(&other.1) == Some(wanted)) {
+                    true => ANOTHER,
+                    false => GONE,
+                }
+            }
+            _ => ANOTHER,
+        }
     }
 
     fn set_end(&mut self, lock: &[u8]) -> Result<()> {
@@ -309,7 +328,7 @@ impl Run<'_> {
         };
         let found = self.find_kind(lock)?;
         let Some((score, member)) = self.member(lock, found, id, guess) else {
-            return Ok(0);
+            return Ok(self.instead_of_member(lock, found, guess));
         };
         let ttl: i64 = needed(ttl)?;
         let end = self.now() + ttl;
@@ -331,7 +350,7 @@ impl Run<'_> {
         let found = self.find_kind(lock)?;
         let member = self.member(lock, found, id, guess);
         let Some((_, member)) = member.filter(|one| !alone || one.1 == guess) else {
-            return Ok(0);
+            return Ok(self.instead_of_member(lock, found, guess));
         };
         self.zrem(lock, &member)?;
         self.set_end(lock)?;
@@ -384,7 +403,7 @@ impl Run<'_> {
         let found = self.find_kind(lock)?;
         match self.member(lock, found, id, guess) {
             Some(_) => self.count(counter, at_least),
-            None => Ok(0),
+            None => Ok(self.instead_of_member(lock, found, guess)),
         }
     }
 }

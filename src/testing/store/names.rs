@@ -1,7 +1,8 @@
 //! The scripts of locks on one or more names, written out by hand.
 
 use super::{
-    Answer, Given, NOT_ITS_ARGUMENTS, Refused, Result, Run, Value, members, needed, number,
+    ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, Refused, Result, Run, Value, members, needed,
+    number,
 };
 use crate::protocol::commands::scripts::{
     ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, LEAVE, REFILL_NAMES, RELEASE_NAMES, Script,
@@ -34,6 +35,14 @@ impl Run<'_> {
         match self.value(name) {
             Some(Value::Text(value)) => start(value, lock_value::TOKEN) == token,
             _ => false,
+        }
+    }
+
+    /// What is there instead of a lock that is not held.
+    fn instead_of_name(&self, name: &[u8]) -> i64 {
+        match self.value(name) {
+            Some(_) => ANOTHER,
+            None => GONE,
         }
     }
 
@@ -97,8 +106,8 @@ impl Run<'_> {
         let (names, [token, ttl, shorten @ ..]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        if !names.iter().all(|name| self.has(name, token)) {
-            return Ok(0);
+        if let Some(name) = names.iter().find(|name| !self.has(name, token)) {
+            return Ok(self.instead_of_name(name));
         }
         for name in names {
             self.change_end(name, needed(ttl)?, !shorten.is_empty())?;
@@ -111,21 +120,22 @@ impl Run<'_> {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let count: usize = needed(count)?;
-        let (mut deleted, mut result) = (0, 1);
+        let (mut lost, mut result) = (None, 1);
         for (at, name) in given.keys.iter().take(count).enumerate() {
             let (queue, mark) = given.beside(count, at);
             self.delete_mark(mark, writer);
             if !self.has(name, token) {
+                lost = lost.max(Some(self.instead_of_name(name)));
                 continue;
             }
             self.del(name)?;
-            deleted += 1;
             result = result.max(self.tell_next(queue, name, me));
             if mutant(Mutant::ReleaseFirstName) {
+                lost = (count > 1).then_some(GONE);
                 break;
             }
         }
-        Ok(if deleted == count { result } else { 0 })
+        Ok(lost.unwrap_or(result))
     }
 
     fn refill_names(&mut self, given: Given<'_>) -> Result<i64> {
@@ -151,7 +161,7 @@ impl Run<'_> {
         let mut next = needed::<u64>(at_least)?.max(time) as f64;
         for (name, counter) in names.iter().zip(counters) {
             if !self.has(name, token) {
-                return Ok(0);
+                return Ok(self.instead_of_name(name));
             }
             let counted: f64 = match self.get(counter)? {
                 None => 0.0,

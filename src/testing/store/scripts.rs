@@ -1,7 +1,8 @@
 //! The scripts, written out by hand: they do the same as `protocol/scripts/*.lua`.
 
 use super::{
-    Answer, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed, number,
+    ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed,
+    number,
 };
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::{
@@ -56,18 +57,22 @@ impl Run<'_> {
         number.map(Answer::Int)
     }
 
-    fn holds(&mut self, lock: &[u8], token: &[u8]) -> Result<bool> {
-        let value = self.get(lock)?.unwrap_or_default();
-        Ok(start(&value, lock_value::TOKEN) == token)
+    /// What is there instead, if this token does not hold the lock.
+    fn instead(&mut self, lock: &[u8], token: &[u8]) -> Result<Option<i64>> {
+        Ok(match self.get(lock)? {
+            Some(value) if start(&value, lock_value::TOKEN) == token => None,
+            Some(_) => Some(ANOTHER),
+            None => Some(GONE),
+        })
     }
 
     fn release(&mut self, given: Given<'_>) -> Result<i64> {
         let (lock, [token]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        match self.holds(lock, token)? {
-            true => self.del(lock),
-            false => Ok(0),
+        match self.instead(lock, token)? {
+            None => self.del(lock),
+            Some(instead) => Ok(instead),
         }
     }
 
@@ -75,8 +80,8 @@ impl Run<'_> {
         let (lock, [token, ttl, shorten @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        if !self.holds(lock, token)? {
-            return Ok(0);
+        if let Some(instead) = self.instead(lock, token)? {
+            return Ok(instead);
         }
         self.change_end(lock, needed(ttl)?, !shorten.is_empty())?;
         Ok(1)
@@ -99,8 +104,8 @@ impl Run<'_> {
         let ([lock, counter], [token, at_least]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        if !self.holds(lock, token)? {
-            return Ok(0);
+        if let Some(instead) = self.instead(lock, token)? {
+            return Ok(instead);
         }
         self.count(counter, at_least)
     }
@@ -134,8 +139,8 @@ impl Run<'_> {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let option = option.first().copied();
-        if !self.holds(lock, token)? {
-            return Ok(0);
+        if let Some(instead) = self.instead(lock, token)? {
+            return Ok(instead);
         }
         self.del(lock)?;
         for _ in 0..99 {

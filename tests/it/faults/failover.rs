@@ -351,7 +351,10 @@ fn a_kept_lock_that_was_not_replicated_is_granted_before_it_is_lost_only_without
             return assert!(lost.is_none() && lock.remaining() > S, "two holders");
         }
         assert!(
-            matches!(lost, Some(LostReason::Expired | LostReason::Taken)),
+            matches!(
+                lost,
+                Some(LostReason::Expired | LostReason::Taken | LostReason::Deleted)
+            ),
             "{lost:?}"
         );
     });

@@ -92,7 +92,7 @@ fn a_loss_that_no_other_thread_can_report_is_reported_by_the_one_that_found_it()
             server.command(&["DEL", "a"]);
         }
         let told = || receiver.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(told(), "Taken");
+        assert_eq!(told(), "Deleted");
         drop(lock);
         assert_eq!(told(), "WasLost");
         room_for_threads(true);

@@ -152,7 +152,7 @@ fn an_extension_that_misses_its_quorum_brings_nothing_back() {
         }
         assert!(matches!(lock.extend(2 * TTL), Err(Error::Lost(_))));
         assert!(kept.wait_lost(Duration::from_secs(10)));
-        assert_eq!(kept.lost(), Some(LostReason::Taken));
+        assert_eq!(kept.lost(), Some(LostReason::Deleted));
         assert_eq!(holders(&servers[..quorum], "a"), 0, "{nodes} nodes");
         assert_eq!(holders(&servers[..quorum], "kept"), 0, "{nodes} nodes");
     }

@@ -129,7 +129,7 @@ fn keys_deleted_underneath_are_noticed_at_the_next_renewal() {
         "{:?}",
         before.elapsed()
     );
-    assert_lost(&lock, LostReason::Taken);
+    assert_lost(&lock, LostReason::Deleted);
     assert!(matches!(lock.release(), Err(Error::Lost(_))));
     eventually("the rest is released", || {
         servers.iter().all(|server| !server.exists("a"))

@@ -53,7 +53,7 @@ fn a_holder_learns_of_the_break_by_its_next_extension_renewal_or_release() {
         let kept = kept.keep_alive(Duration::from_secs(600)).unwrap();
         break_lock("kept");
         assert!(kept.wait_lost(Duration::from_secs(30)));
-        assert_eq!(kept.lost(), Some(LostReason::Taken));
+        assert_eq!(kept.lost(), Some(LostReason::Deleted));
         drop(kept);
         for server in &servers {
             assert_eq!(server.keys(), ["connecting"; 0]);

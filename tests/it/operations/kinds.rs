@@ -410,7 +410,7 @@ fn events_name_the_lock_or_the_first_of_its_names_and_each_permit_and_reader_is_
         assert!(operator.break_lock(name, &holder).unwrap());
         assert!(lock.extend(2 * TTL).is_err());
         drop(lock);
-        let expected = ["acquired", "not extended", "lost Taken", "ended WasLost"];
+        let expected = ["acquired", "not extended", "lost Deleted", "ended WasLost"];
         let mut heard = events();
         heard.sort_by_key(|one| expected.iter().position(|word| one.starts_with(word)));
         assert_eq!(heard, lines(name, &expected), "{lockable:?}");

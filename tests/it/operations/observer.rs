@@ -253,7 +253,7 @@ fn every_loss_is_reported_once_and_before_the_end() {
         std::thread::sleep(ms(60));
         lock
     };
-    let taken = || {
+    let deleted = || {
         let lock = take(&redlock, "a");
         delete(&servers, "a");
         lock
@@ -268,10 +268,10 @@ fn every_loss_is_reported_once_and_before_the_end() {
         assert!(matches!(expired().leak_for(ms(1)), Err(Error::Lost(_))));
     });
     check(
-        "taken, leaked for a time",
-        &["acquired 1", "lost Taken", "ended WasLost"],
+        "deleted, leaked for a time",
+        &["acquired 1", "lost Deleted", "ended WasLost"],
         &|| {
-            assert!(matches!(taken().leak_for(ms(5000)), Err(Error::Lost(_))));
+            assert!(matches!(deleted().leak_for(ms(5000)), Err(Error::Lost(_))));
         },
     );
     check("expired, asked, released", ended, &|| {
@@ -287,21 +287,21 @@ fn every_loss_is_reported_once_and_before_the_end() {
     check("expired, extended", refused, &|| {
         assert!(matches!(expired().extend(TTL), Err(Error::Lost(_))));
     });
-    let ended: &[&str] = &["acquired 1", "lost Taken", "ended WasLost"];
-    check("taken, released", ended, &|| {
-        assert!(matches!(taken().release(), Err(Error::Lost(_))));
+    let ended: &[&str] = &["acquired 1", "lost Deleted", "ended WasLost"];
+    check("deleted, released", ended, &|| {
+        assert!(matches!(deleted().release(), Err(Error::Lost(_))));
     });
-    check("taken, asked for a number", ended, &|| {
-        assert!(matches!(taken().fencing_token(), Err(Error::Lost(_))));
+    check("deleted, asked for a number", ended, &|| {
+        assert!(matches!(deleted().fencing_token(), Err(Error::Lost(_))));
     });
-    check("taken, kept, asked for a number", ended, &|| {
-        let kept = taken().keep_alive(HOUR).unwrap();
+    check("deleted, kept, asked for a number", ended, &|| {
+        let kept = deleted().keep_alive(HOUR).unwrap();
         assert!(matches!(kept.fencing_token(), Err(Error::Lost(_))));
-        assert_eq!(kept.lost(), Some(LostReason::Taken));
+        assert_eq!(kept.lost(), Some(LostReason::Deleted));
     });
-    let refused = &["acquired 1", "lost Taken", not_extended, "ended WasLost"];
-    check("taken, extended", refused, &|| {
-        assert!(matches!(taken().extend(TTL), Err(Error::Lost(_))));
+    let refused = &["acquired 1", "lost Deleted", not_extended, "ended WasLost"];
+    check("deleted, extended", refused, &|| {
+        assert!(matches!(deleted().extend(TTL), Err(Error::Lost(_))));
     });
     // What keeps it finds out, or its holder, whichever is first.
     let limit = &["acquired 1", "lost HoldLimit", "ended WasLost"];
@@ -454,7 +454,7 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_gets_none_after_
     assert!(!locks[0].wait_lost(Duration::from_secs(4)));
     assert!(locks.iter().all(|lock| lock.lost().is_none()));
     delete(&servers, "b");
-    eventually("it is lost", || told.has("b lost Taken"));
+    eventually("it is lost", || told.has("b lost Deleted"));
     wakes.store(true, Ordering::SeqCst);
     eventually("the others are reported", || {
         told.has("a extended by renewal") && told.has("c extended by renewal")
@@ -468,9 +468,9 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_gets_none_after_
         .iter()
         .filter(|event| event.starts_with("b "))
         .collect();
-    let behind = of_b.iter().skip_while(|event| **event != "b lost Taken");
+    let behind = of_b.iter().skip_while(|event| **event != "b lost Deleted");
     let behind: Vec<&String> = behind.copied().collect();
-    assert_eq!(behind, ["b lost Taken", "b ended WasLost"], "{told:?}");
+    assert_eq!(behind, ["b lost Deleted", "b ended WasLost"], "{told:?}");
 }
 
 /// The thread that keeps locks reports that one is lost, and takes its time; its holder does not wait for
@@ -503,7 +503,7 @@ fn an_observer_that_sleeps_at_a_loss_holds_up_no_thread_and_gets_the_end_after_i
     let (lost, other) = (keep("lost"), keep("other"));
     delete(&servers, "lost");
     eventually("the observer sleeps", || sleeping.load(Ordering::SeqCst));
-    assert_eq!(lost.lost(), Some(LostReason::Taken));
+    assert_eq!(lost.lost(), Some(LostReason::Deleted));
     assert!(matches!(lost.release(), Err(Error::Lost(_))));
     // The renewals go on, and others lock what was lost.
     take(&redlock, "lost").release().unwrap();
@@ -514,7 +514,7 @@ fn an_observer_that_sleeps_at_a_loss_holds_up_no_thread_and_gets_the_end_after_i
     other.release().unwrap();
     let told = told.take();
     let position = |word: &str| told.iter().position(|one| one == word).unwrap();
-    assert!(position("lost Taken") < position("ended WasLost"));
+    assert!(position("lost Deleted") < position("ended WasLost"));
     let count = |start: &str| told.iter().filter(|one| one.starts_with(start)).count();
     assert_eq!(
         (count("acquired"), count("ended"), count("lost")),

@@ -6,10 +6,11 @@
 -- ARGV[2]  the new ttl in ms
 -- ARGV[3]  1: shorten; or missing
 --
--- Returns 1 if the token holds the lock, else 0.
+-- Returns 1 if the token holds the lock; else -1 or -2 as RELEASE.
 
-if string.sub(redis.call('GET', KEYS[1]) or '', 1, 20) ~= ARGV[1] then
-  return 0
+local value = redis.call('GET', KEYS[1])
+if string.sub(value or '', 1, 20) ~= ARGV[1] then
+  return value and -1 or -2
 end
 local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
 -- Without an end it is -1.

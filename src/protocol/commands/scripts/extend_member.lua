@@ -5,11 +5,11 @@
 -- ARGV[3]  the new ttl in ms
 -- ARGV[4]  1: shorten; or missing
 --
--- Returns 1 + the slot (rule R48); 1 for a reader; 0 if the token holds nothing.
+-- Returns 1 + the slot (rule R48); 1 for a reader. If the token holds nothing: -1, -2 or 0 as `instead`.
 
 local member = find(ARGV[1], ARGV[2])
 if not member then
-  return 0
+  return instead(ARGV[2])
 end
 local failed
 local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]

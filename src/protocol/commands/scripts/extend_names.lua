@@ -5,11 +5,11 @@
 -- ARGV[2]  the new ttl in ms
 -- ARGV[3]  1: shorten; or missing
 --
--- Returns 1 if the token holds all of them, else 0.
+-- Returns 1 if the token holds all of them; else, of the first that it does not hold, -1 or -2 as RELEASE.
 
 for _, name in ipairs(KEYS) do
   if not holds(name) then
-    return 0
+    return instead(name)
   end
 end
 local ttl = tonumber(ARGV[2])

@@ -6,5 +6,5 @@
 -- ARGV[3]  its member, as far as that is known
 
 if not find(ARGV[1], ARGV[3]) then
-  return 0
+  return instead(ARGV[3])
 end

@@ -4,13 +4,13 @@
 -- ARGV[1]  the token
 -- ARGV[2]  the smallest number that may be returned
 --
--- Returns 0 if the token does not hold all of them. Otherwise a number as FENCE.
+-- Returns -1 or -2 as EXTEND_NAMES if the token does not hold all of them. Otherwise a number as FENCE.
 
 local count, time = #KEYS / 2, redis.call('TIME')
 local n = math.max(tonumber(ARGV[2]), time[1] * 1000000 + time[2] - time[2] % 100000)
 for i = 1, count do
   if not holds(KEYS[i]) then
-    return 0
+    return instead(KEYS[i])
   end
   local next = (redis.call('GET', KEYS[count + i]) or 0) + 1
   -- What is no number is not less.

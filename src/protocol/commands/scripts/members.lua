@@ -36,6 +36,22 @@ local function find(token, guess)
     end
   end
 end
+-- What is in the place of a member that is gone: -1 another holder, -2 none, 0 its place is not known.
+local function instead(member)
+  local wanted = head(member)
+  if not wanted then
+    return 0
+  end
+  if found ~= 'none' and found ~= string.sub(wanted, 1, 1) then
+    return -1
+  end
+  for _, other in ipairs(found == 's' and members() or {}) do
+    if head(other) == wanted then
+      return -1
+    end
+  end
+  return -2
+end
 -- What extending and releasing need: a user without these rights is refused before anything is written.
 -- (A server without memory refuses no command behind another one that writes: so the one that needs memory comes first.)
 local function try_release()

@@ -4,3 +4,7 @@ local function holds(name)
   local value = redis.pcall('GET', name)
   return type(value) == 'string' and string.sub(value, 1, 20) == ARGV[1]
 end
+-- What is there instead: -1 another holder, -2 nothing.
+local function instead(name)
+  return redis.call('EXISTS', name) == 1 and -1 or -2
+end

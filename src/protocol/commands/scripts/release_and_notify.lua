@@ -7,13 +7,14 @@
 -- ARGV[2]  optional. A number of ms: the lock is reserved for the notified waiter for this time (fair locks).
 --          A channel: that waiter is not notified.
 --
--- Returns 0 if the token does not hold the lock, 1 if the lock has been deleted, 2 if a waiter has been notified, too.
+-- Returns 1 if the lock has been deleted, 2 if a waiter has been notified, too. If the token does not hold it, -1 or -2 as RELEASE.
 --
 -- The queue and the reservation are hints: with them pcall is used, so that an error (an ACL, data of
 -- another type) does not fail the release.
 
-if string.sub(redis.call('GET', KEYS[1]) or '', 1, 20) ~= ARGV[1] then
-  return 0
+local value = redis.call('GET', KEYS[1])
+if string.sub(value or '', 1, 20) ~= ARGV[1] then
+  return value and -1 or -2
 end
 redis.call('DEL', KEYS[1])
 local try, option = redis.pcall, ARGV[2]

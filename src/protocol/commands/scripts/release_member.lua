@@ -6,11 +6,11 @@
 -- ARGV[3]  with a queue: optional, a channel that is not notified. Without: 1: this member, and no other of the token, which
 --          may have its slot here by now; or missing
 --
--- Returns 1 if it was removed, 2 if a waiter has been notified, too; 0 if the token holds nothing.
+-- Returns 1 if it was removed, 2 if a waiter has been notified, too. If the token holds nothing: -1, -2 or 0 as `instead`.
 
 local member = find(ARGV[1], ARGV[2])
 if not member or not queue and me and member ~= ARGV[2] then
-  return 0
+  return instead(ARGV[2])
 end
 redis.call('ZREM', name, member)
 set_end()

@@ -183,7 +183,7 @@ mod tests {
     use crate::errors::cause::Cause;
     use crate::proof::fixtures::{MS, key};
     use crate::protocol::commands::script::{Action, Notify};
-    use crate::protocol::commands::vote::Vote;
+    use crate::protocol::commands::vote::{Refusal, Vote};
     use crate::protocol::quorum::op::Op;
     use crate::values::clock;
     use crate::values::prefix::Prefix;
@@ -199,7 +199,7 @@ mod tests {
         for (node, answer) in answers {
             let vote = match answer {
                 '+' => Vote::Granted(1),
-                '-' => Vote::Refused(None),
+                '-' => Vote::Refused(Refusal::Unknown),
                 _ => {
                     let elsewhere = Cause::Elsewhere("MOVED 1 h:1".into());
                     operation.fail(*node, &Arc::new(elsewhere));
