@@ -211,7 +211,7 @@ int redlock_last_is_permanent(void);
 #define REDLOCK_REASON_NOT_HELD 5
 /* It belongs to the process from which this one was forked. */
 #define REDLOCK_REASON_OTHER_PROCESS 6
-/* It was ended before, through the same handle in another thread. */
+/* It was released before: redlock_lock_keep_alive() failed, which releases it. */
 #define REDLOCK_REASON_RELEASED 7
 
 /* After LOST: why, one of these numbers. It belongs to the last failure in this thread, like redlock_last_error().
@@ -581,13 +581,26 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
    fn runs on a thread of its own (or, if none can be started, on the one that found the loss), while
    other threads go on using the lock. It should only pass on the news: set a flag, write to a pipe,
    signal a condition. The lock belongs to its owner: if fn calls a function with the same lock, the
-   function reports the lock lost (without a reason) and does nothing; redlock_lock_release(), redlock_lock_leak() and
+   function reports the lock lost and does nothing; redlock_lock_release(), redlock_lock_leak() and
    redlock_lock_leak_for() do not free it. Other handles can be used.
 
    redlock_lock_stop(), redlock_lock_release(), redlock_lock_leak() and redlock_lock_leak_for() wait for a callback that is
    running. When they return, none is running and none will be called, so `user` may be freed. Do not
    hold a mutex that fn waits for while calling them. In a forked child fn is never called. */
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
+
+/* Calls fn(left_ms, user) once, when no more than margin_ms of the validity is left, since no renewal has succeeded: before
+   the loss, while there is time to save what has been done. left_ms is what is left then. A renewal may succeed all the same.
+   At once if so little is left already; not after the loss, and not for a lock that is found taken or deleted. Choose less
+   than two thirds of the ttl: so much is left when a renewal is due. CONFIG: the lock is not kept alive.
+
+   For fn and `user` the same holds as for redlock_lock_on_lost(), but the functions that fn calls with the same lock
+   return CONFIG. */
+int redlock_lock_on_expiring(redlock_lock_t *lock, uint64_t margin_ms, void (*fn)(uint64_t left_ms, void *user), void *user);
+
+/* How long ago the last renewal that succeeded began; or the acquisition, before the first. For a health check: with nodes
+   that answer it stays below half of the ttl. 0: the lock is not kept alive, or in a forked child. */
+uint64_t redlock_lock_since_renewal_ms(const redlock_lock_t *lock);
 
 /* ---------------------------------------------------------------------------------------------
  * What the library logs

@@ -198,6 +198,23 @@ static void count_loss(int reason, void *user)
     add((counter_t *)user, 1);
 }
 
+typedef struct {
+    redlock_lock_t *lock;
+    counter_t calls;
+    uint64_t left;
+    int status;
+} warning_t;
+
+/* The lock cannot be used here. */
+static void on_expiring(uint64_t left_ms, void *user)
+{
+    warning_t *warning = (warning_t *)user;
+
+    warning->left = left_ms;
+    warning->status = redlock_lock_release(warning->lock);
+    add(&warning->calls, 1);
+}
+
 static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
 {
     static const char *const hole[] = {"redis://10.0.0.1", NULL};
@@ -314,6 +331,8 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_lock_wait_lost(NULL, 0));
     CHECK(redlock_lock_lost_reason(NULL) == REDLOCK_REASON_NONE);
     IS(REDLOCK_CONFIG, redlock_lock_on_lost(NULL, count_loss, NULL));
+    IS(REDLOCK_CONFIG, redlock_lock_on_expiring(NULL, 0, on_expiring, NULL));
+    CHECK(redlock_lock_since_renewal_ms(NULL) == 0 && redlock_last_lost_reason() == REDLOCK_REASON_NONE);
     CHECK(last_error_has("lock is NULL"));
 
     /* Where NULL buffers are allowed. */
@@ -811,6 +830,7 @@ static void kept_alive(const char *const *urls)
 {
     counter_t calls = COUNTER;
     loss_t loss, late;
+    warning_t warning;
     redlock_t *redlock = client(urls, 3);
     redlock_lock_t *lock, *other;
 
@@ -832,6 +852,22 @@ static void kept_alive(const char *const *urls)
     CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "k", 1, TTL, &other));
     OK(redlock_lock_release(lock));
+
+    /* A warning before the loss: at once, and one that is forgotten. */
+    lock = take_kept(redlock, "k", TTL, TTL);
+    memset(&warning, 0, sizeof warning);
+    warning.lock = lock;
+    OK(redlock_lock_on_expiring(lock, 0, on_expiring, &warning));
+    OK(redlock_lock_on_expiring(lock, 2 * TTL, on_expiring, &warning));
+    EVENTUALLY(add(&warning.calls, 0) == 1);
+    CHECK(warning.left > TTL / 2 && warning.left <= TTL && warning.status == REDLOCK_CONFIG);
+    CHECK(redlock_lock_since_renewal_ms(lock) < TTL / 2);
+    OK(redlock_lock_ensure(lock, 0));
+    OK(redlock_lock_stop(lock));
+    IS(REDLOCK_CONFIG, redlock_lock_on_expiring(lock, 0, on_expiring, &warning));
+    CHECK(redlock_lock_since_renewal_ms(lock) == 0);
+    OK(redlock_lock_release(lock));
+    CHECK(add(&warning.calls, 0) == 1);
 
     /* A plain lock again, and kept again. A callback is forgotten. */
     lock = take_kept(redlock, "k", SHORT, TTL);
@@ -874,6 +910,15 @@ static void kept_alive(const char *const *urls)
     CHECK(loss.reason == REDLOCK_REASON_DELETED && late.reason == REDLOCK_REASON_DELETED);
     CHECK(!pthread_equal(loss.thread, pthread_self()));
 
+    /* Another holder has it by now. (Servers that run no scripts report neither.) */
+    lock = take(redlock, "k", TTL);
+    OK(redlock_lock_release(twin(redlock, lock)));
+    other = take(redlock, "k", TTL);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_TAKEN);
+    CHECK(REDLOCK_REASON_TAKEN != REDLOCK_REASON_NOT_HELD);
+    OK(redlock_lock_release(other));
+
     /* The bound on the hold. Stopping waits, too. */
     lock = take_kept(redlock, "k", SHORT, SHORT + SHORT / 4);
     loss_init(&loss, redlock, lock);
@@ -897,6 +942,7 @@ static void kept_alive(const char *const *urls)
     IS(REDLOCK_LOST, redlock_lock_stop(lock));
     IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_on_lost(lock, count_loss, &calls));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_RELEASED);
     CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
     CHECK(redlock_lock_extensions_left(lock) == 0 && redlock_lock_hold_left_ms(lock) == 0);
     CHECK(redlock_lock_token(lock, NULL, 0) == 20 && redlock_lock_resource(lock, NULL, 0) == 1);
@@ -950,6 +996,7 @@ static void child(redlock_t *redlock, redlock_lock_t *lock, redlock_lock_t *kept
     CHECK(redlock_lock_remaining_ms(kept) == 0 && redlock_lock_hold_left_ms(kept) == 0);
     CHECK(redlock_lock_token(kept, NULL, 0) == 20 && redlock_lock_resource(kept, NULL, 0) == 4);
     IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_OTHER_PROCESS);
     IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_wait_lost(kept, TTL));

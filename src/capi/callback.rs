@@ -1,4 +1,4 @@
-//! A function of C that is called when a lock is lost.
+//! A function of C that is called when a lock is lost, or is about to expire.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -9,12 +9,12 @@ use crate::LostReason;
 use crate::values::sync::lock;
 
 thread_local! {
-    /// The lock whose callback is running in this thread, by its address, and why it was lost.
-    static CALLED_BACK: Cell<Option<(usize, LostReason)>> = const { Cell::new(None) };
+    /// The lock whose callback is running in this thread, by its address, and why it was lost, if it was.
+    static CALLED_BACK: Cell<Option<(usize, Option<LostReason>)>> = const { Cell::new(None) };
 }
 
-/// Why the lock at this address was lost, if a callback of it is running in this thread.
-pub(super) fn is_running(address: usize) -> Option<LostReason> {
+/// Why the lock at this address was lost, if it was, and if a callback of it is running in this thread.
+pub(super) fn is_running(address: usize) -> Option<Option<LostReason>> {
     let running = CALLED_BACK.try_with(Cell::get).ok().flatten();
     running
         .filter(|(lock, _)| *lock == address)
@@ -34,16 +34,16 @@ pub(super) fn reason_code(reason: LostReason) -> c_int {
 }
 
 pub(super) type LostFn = unsafe extern "C" fn(c_int, *mut c_void);
+pub(super) type ExpiringFn = unsafe extern "C" fn(u64, *mut c_void);
 
 /// The C side of one callback.
 pub(super) struct Callback {
-    function: LostFn,
     user: *mut c_void,
     phase: Mutex<CallbackPhase>,
     over: Condvar,
 }
 
-// SAFETY: `user` is only handed to `function`, which by the header runs on another thread.
+// SAFETY: `user` is only handed to the function, which by the header runs on another thread.
 unsafe impl Send for Callback {}
 // SAFETY: as above; everything else in it is Sync.
 unsafe impl Sync for Callback {}
@@ -56,9 +56,8 @@ enum CallbackPhase {
 }
 
 impl Callback {
-    pub(super) fn new(function: LostFn, user: *mut c_void) -> Callback {
+    pub(super) fn new(user: *mut c_void) -> Callback {
         Callback {
-            function,
             user,
             phase: Mutex::new(CallbackPhase::Waiting),
             over: Condvar::new(),
@@ -70,7 +69,13 @@ impl Callback {
         *lock(&self.phase) == CallbackPhase::Waiting
     }
 
-    pub(super) fn run(&self, handle: usize, reason: LostReason) {
+    /// Calls the function with `user`, unless that is over. `reason`: why the lock was lost, if it was.
+    pub(super) fn run(
+        &self,
+        handle: usize,
+        reason: Option<LostReason>,
+        call: impl FnOnce(*mut c_void),
+    ) {
         let mut phase = lock(&self.phase);
         if *phase == CallbackPhase::Over {
             return;
@@ -78,9 +83,7 @@ impl Callback {
         *phase = CallbackPhase::Running;
         drop(phase);
         let before = CALLED_BACK.replace(Some((handle, reason)));
-        // SAFETY: the caller's function with the caller's argument, which the header wants to
-        // live until the lock is ended or stopped: those wait until this is over.
-        unsafe { (self.function)(reason_code(reason), self.user) };
+        call(self.user);
         CALLED_BACK.set(before);
         *lock(&self.phase) = CallbackPhase::Over;
         self.over.notify_all();

@@ -5,7 +5,7 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callback::{Callback, LostFn, reason_code};
+use super::callback::{Callback, ExpiringFn, LostFn, reason_code};
 use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
 use super::*;
 use crate::values::clock;
@@ -110,11 +110,54 @@ extern "C" fn redlock_lock_on_lost(
             Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
             Held::Ended => return Err(handle.ended()),
         };
-        let callback = Arc::new(Callback::new(function, user));
+        let callback = Arc::new(Callback::new(user));
         lock(&handle.callbacks).push(callback.clone());
         let address = std::ptr::from_ref(handle).addr();
-        kept.on_lost(move |reason| callback.run(address, reason));
+        kept.on_lost(move |reason| {
+            // SAFETY: the caller's function with the caller's argument, which the header wants to
+            // live until the lock is ended or stopped: those wait until this is over.
+            let call = |user| unsafe { function(reason_code(reason), user) };
+            callback.run(address, Some(reason), call);
+        });
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_on_expiring(
+    lock_: Option<&Handle>,
+    margin: u64,
+    function: Option<ExpiringFn>,
+    user: *mut c_void,
+) -> c_int {
+    status(|| {
+        let handle = handle(lock_)?;
+        let function = function.ok_or_else(|| Failure::null("fn"))?;
+        let held = handle.read()?;
+        let kept = match &*held {
+            Held::Kept(kept) => kept,
+            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
+            Held::Ended => return Err(handle.ended()),
+        };
+        let callback = Arc::new(Callback::new(user));
+        lock(&handle.callbacks).push(callback.clone());
+        let address = std::ptr::from_ref(handle).addr();
+        kept.on_expiring(ms(margin), move |left| {
+            // SAFETY: as for `redlock_lock_on_lost`.
+            let call = |user| unsafe { function(to_ms(left), user) };
+            callback.run(address, None, call);
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_since_renewal_ms(lock: Option<&Handle>) -> u64 {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Kept(lock) => to_ms(lock.since_renewal()),
+            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
+        })
     })
 }
 

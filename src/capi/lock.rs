@@ -57,11 +57,11 @@ impl Handle {
     /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
     /// which may run inside a call that holds it. The lock is lost for both.
     fn check(&self) -> Result<(), Failure> {
-        let reason = match self.is_ours() {
+        let failure = match self.is_ours() {
             true => self.called_back(),
-            false => Some(LostReason::OtherProcess),
+            false => Some(self.lost(LostReason::OtherProcess)),
         };
-        reason.map_or(Ok(()), |reason| Err(self.lost(reason)))
+        failure.map_or(Ok(()), Err)
     }
 
     fn lost(&self, reason: LostReason) -> Failure {
@@ -77,9 +77,13 @@ impl Handle {
         self.process == std::process::id()
     }
 
-    /// Why the lock was lost, in a callback of it.
-    fn called_back(&self) -> Option<LostReason> {
-        callback::is_running(std::ptr::from_ref(self).addr())
+    /// The failure of a call in a callback of this lock.
+    fn called_back(&self) -> Option<Failure> {
+        let reason = callback::is_running(std::ptr::from_ref(self).addr())?;
+        let failure = reason.map(|reason| self.lost(reason));
+        Some(failure.unwrap_or_else(|| {
+            Failure::config("a function for redlock_lock_on_expiring() must not use its lock")
+        }))
     }
 
     pub(super) fn read(&self) -> Result<log::Guard<RwLockReadGuard<'_, Held>>, Failure> {
@@ -303,8 +307,8 @@ unsafe fn end(
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
-    if let Some(reason) = handle.called_back() {
-        return Err(handle.lost(reason));
+    if let Some(failure) = handle.called_back() {
+        return Err(failure);
     }
     let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
     // In a forked child the held lock is inert, and its mutexes must not be touched.

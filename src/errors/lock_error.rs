@@ -77,8 +77,8 @@ pub enum LostReason {
     HoldLimit,
     /// The lock belongs to the process from which this one was forked.
     OtherProcess,
-    /// The lock was released before: by another entry of the same [`ReentrantLock`](crate::ReentrantLock), or another user
-    /// of the same handle in C.
+    /// The lock was released before, and a handle of it is left: an entry of a [`ReentrantLock`](crate::ReentrantLock), or
+    /// one in C.
     Released,
 }
 

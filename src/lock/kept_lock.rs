@@ -17,6 +17,7 @@ use crate::values::token::Token;
 /// all the same, its holder can find out: [`is_valid`](KeptLock::is_valid), [`ensure`](KeptLock::ensure),
 /// [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and [`on_lost`](KeptLock::on_lost) all decide by the
 /// local clock, whatever the nodes and the renewal are doing, and never contradict each other.
+/// [`on_expiring`](KeptLock::on_expiring) warns before that.
 ///
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
@@ -168,6 +169,40 @@ impl KeptLock {
             let _ = self.validity();
             self.lock.shared.renewals.watch(renewal);
         }
+    }
+
+    /// Calls `f` once no more than `margin` of the validity is left, since no renewal has succeeded: before the loss, while
+    /// there is time to save what has been done. `f` gets the validity that is left then. It is called at once if so
+    /// little is left already, once at most, and not after the loss, [`release`](KeptLock::release),
+    /// [`stop`](KeptLock::stop) or a drop. It runs on a separate thread, as with [`on_lost`](KeptLock::on_lost), and a
+    /// renewal may succeed all the same. A lock that is found taken or deleted is lost without this call.
+    ///
+    /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let lock = redlock.acquire("shop:import", Duration::from_secs(30))?;
+    /// let lock = lock.keep_alive(Duration::from_secs(3600))?;
+    /// lock.on_expiring(Duration::from_secs(10), |left| {
+    ///     eprintln!("the lock cannot be renewed: {left:?} to save what is done");
+    /// });
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn on_expiring(&self, margin: Duration, f: impl FnOnce(Duration) + Send + 'static) {
+        if let Some(renewal) = self.renewal() {
+            renewal.on_expiring((margin, Box::new(f)));
+            self.lock.shared.renewals.watch(renewal);
+        }
+    }
+
+    /// How long ago the last renewal that succeeded began; or the acquisition, before the first. For a health check: with
+    /// nodes that answer it stays below half of the ttl. Local: asks no node.
+    pub fn since_renewal(&self) -> Duration {
+        let since = |_: &Arc<Renewal>| self.lock.lease().since_renewal(Point::now());
+        self.renewal().map_or(Duration::MAX, since)
     }
 
     /// Why the lock was lost, if it was.

@@ -648,7 +648,7 @@ const LOCK: usize = 1;
 static LOSSES: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn lost(reason: c_int, user: *mut c_void) {
-    assert!((1..=3).contains(&reason) && user.is_null());
+    assert!((1..=5).contains(&reason) && user.is_null());
     LOSSES.fetch_add(1, Relaxed);
 }
 

@@ -29,6 +29,8 @@ const BATCH_BYTES: usize = 1 << 17;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 type Callback = Box<dyn FnOnce(LostReason) + Send>;
+/// A callback for a lock that is about to expire, and the validity at which it is called.
+type Warning = (Duration, Box<dyn FnOnce(Duration) + Send>);
 /// Locks, and when each is (or was) due.
 type Due = Vec<(Instant, Arc<Renewal>)>;
 
@@ -39,8 +41,10 @@ pub(crate) struct Renewal {
     pub(crate) lease: Mutex<Lease>,
     /// Notified when the lock is lost.
     changed: Condvar,
-    /// The callbacks for the loss of the lock. (If both mutexes are held, this one was locked first.)
+    /// The callbacks for the loss of the lock. (If this mutex and that of the lease are held, this one was locked first.)
     callbacks: Mutex<Vec<Callback>>,
+    /// The callbacks before that. (As with `callbacks`.)
+    warnings: Mutex<Vec<Warning>>,
     observer: Observer,
     /// The result that the observer has not been notified of.
     result: Mutex<Option<Report>>,
@@ -64,6 +68,7 @@ impl Renewal {
             lease: Mutex::new(lease),
             changed: Condvar::new(),
             callbacks: Mutex::default(),
+            warnings: Mutex::default(),
             observer,
             result: Mutex::default(),
         }
@@ -103,7 +108,7 @@ impl Renewal {
         self.changed.notify_all();
         let callbacks = std::mem::take(&mut *lock(&self.callbacks));
         for callback in callbacks {
-            self.call(callback, reason);
+            self.call(move || callback(reason));
         }
         let renewal = self.clone();
         let notify = move || {
@@ -125,7 +130,7 @@ impl Renewal {
     }
 
     /// Calls a callback in a separate thread, so that a slow one delays nothing else.
-    fn call(self: &Arc<Self>, callback: Callback, reason: LostReason) {
+    fn call(self: &Arc<Self>, callback: impl FnOnce() + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         let take = {
             let (renewal, callback) = (self.clone(), callback.clone());
@@ -135,7 +140,7 @@ impl Renewal {
                 if let Some(callback) = callback
                     && renewal.is_active()
                 {
-                    callback(reason);
+                    callback();
                 }
             }
         };
@@ -154,9 +159,36 @@ impl Renewal {
             None => callbacks.push(callback),
             Some(reason) => {
                 drop(callbacks);
-                self.call(callback, reason);
+                self.call(move || callback(reason));
             }
         }
+    }
+
+    /// Registers a callback for a lock that is about to expire.
+    pub(crate) fn on_expiring(&self, warning: Warning) {
+        lock(&self.warnings).push(warning);
+    }
+
+    /// Calls the callbacks whose time has come. Returns when to look again: the next one's time, or the end of the
+    /// validity.
+    fn warn(self: &Arc<Self>, now: Point) -> Instant {
+        let mut warnings = lock(&self.warnings);
+        let lease = lock(&self.lease);
+        let (left, mut next) = (lease.left(now), lease.expires(now));
+        let is_due = |(margin, _): &mut Warning| match lease.expiring(*margin, now) {
+            None => true,
+            Some(at) => {
+                next = next.min(at);
+                false
+            }
+        };
+        let due: Vec<_> = warnings.extract_if(.., is_due).collect();
+        drop(lease);
+        drop(warnings);
+        for (_, warning) in due {
+            self.call(move || warning(left));
+        }
+        next
     }
 
     /// Waits until a loss is detected, for at most `time`.
@@ -237,10 +269,14 @@ impl Renewals {
             schedule.remove(renewal.id);
         }
         let callbacks = std::mem::take(&mut *lock(&renewal.callbacks));
+        let warnings = std::mem::take(&mut *lock(&renewal.warnings));
         // Values that a callback owns may have a destructor that takes its time, or panics: the lock is released all
         // the same.
         for callback in callbacks {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
+        }
+        for warning in warnings {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(warning)));
         }
     }
 }
@@ -305,13 +341,13 @@ fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
     driver.collect(&repairs);
 }
 
-/// Checks locks whose validity may have ended. Returns when to check those that are still valid.
+/// Checks locks whose validity may have ended, or is about to. Returns when to check those that are still valid.
 fn watch(due: Due) -> Due {
     due.into_iter()
         .filter_map(|(_, renewal)| {
             let now = Point::now();
-            let next = renewal.valid_lease(now)?.expires(now);
-            Some((next, renewal))
+            drop(renewal.valid_lease(now)?);
+            Some((renewal.warn(now), renewal))
         })
         .collect()
 }

@@ -100,6 +100,18 @@ impl Lease {
         }
     }
 
+    /// How long ago the request was made that the validity rests on: the last renewal or extension that succeeded, or
+    /// the acquisition.
+    pub(crate) fn since_renewal(&self, now: Point) -> Duration {
+        self.deadline.from.elapsed_at(now)
+    }
+
+    /// When no more than `margin` of the validity is left, unless the lock is renewed before. `None`: now.
+    pub(crate) fn expiring(&self, margin: Duration, now: Point) -> Option<Instant> {
+        let spare = self.left(now).saturating_sub(margin);
+        (!spare.is_zero()).then(|| now.mono + spare)
+    }
+
     // ---- the loss
 
     /// The validity that is left, or why none is.
@@ -235,6 +247,37 @@ mod tests {
         let mut answer = fixtures::answer(outcome, 2, begun);
         answer.tally.refuse(2);
         answer
+    }
+
+    #[test]
+    fn a_lock_is_about_to_expire_when_no_more_than_the_margin_is_left_and_no_renewal_came() {
+        let start = Point::now();
+        // The margin and the time; how long it is until then.
+        for (margin, time, expected) in [
+            (300, 0, Some(688)),
+            (300, 687, Some(1)),
+            (300, 688, None),
+            (300, 2000, None),
+            (0, 987, Some(1)),
+            (0, 988, None),
+            (988, 0, None),
+            (u64::MAX, 0, None),
+        ] {
+            let (margin, now) = (Duration::from_millis(margin), later(start, time * MS));
+            let found = lease(start).expiring(margin, now);
+            let expected = expected.map(|ms: u32| now.mono + ms * MS);
+            assert_eq!(found, expected, "{margin:?} after {time} ms");
+        }
+        let mut renewed = lease(start);
+        let (extension, _) = renewed.extension(ttl(1000 * MS), later(start, 300 * MS));
+        let yes = answer(Outcome::Yes(NodeSet::ALL), start);
+        let now = later(start, 400 * MS);
+        assert_eq!(renewed.since_renewal(now), 400 * MS);
+        renewed.extended(extension, yes, now);
+        assert_eq!(renewed.since_renewal(now), 100 * MS);
+        assert_eq!(renewed.expiring(300 * MS, now), Some(now.mono + 588 * MS));
+        renewed.lose(LostReason::Taken);
+        assert_eq!(renewed.expiring(300 * MS, now), None);
     }
 
     #[test]

@@ -111,6 +111,55 @@ fn a_kept_lock_outlives_its_ttl_while_nodes_fail_and_heal_in_turn() {
     assert!(!lost.load(Ordering::Relaxed), "never after release");
 }
 
+/// The program is warned while there is time, once, and goes on if a renewal succeeds after all.
+#[test]
+fn the_holder_is_warned_before_the_loss_if_no_renewal_succeeds() {
+    let mut servers = Server::several(3);
+    let redlock = connected(&servers);
+    let (ttl, margin) = (Duration::from_secs(3), ms(1200));
+    let lock = keep(&redlock, "a", ttl);
+    let (sender, told) = mpsc::channel();
+    lock.on_expiring(margin, {
+        let sender = sender.clone();
+        move |left| sender.send(Ok(left)).unwrap()
+    });
+    lock.on_lost(move |reason| sender.send(Err(reason)).unwrap());
+    // Renewed in time.
+    assert!(!lock.wait_lost(2 * ttl));
+    assert!(told.try_recv().is_err());
+    let since = lock.since_renewal();
+    assert!(since < ttl / 2, "{since:?}");
+    servers[..2].iter_mut().for_each(Server::kill);
+    let left = told.recv_timeout(ttl).unwrap().unwrap();
+    assert!(left > margin / 2 && left <= margin, "{left:?}");
+    assert!(lock.is_valid() && lock.since_renewal() > ttl / 2);
+    let lost = told.recv_timeout(ttl).unwrap();
+    assert_eq!(lost, Err(LostReason::Expired));
+    assert!(lock.since_renewal() > ttl * 9 / 10);
+    drop(lock);
+    assert!(told.recv().is_err(), "once");
+}
+
+#[test]
+fn a_warning_may_come_at_once_and_never_after_the_end() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    let lock = keep(&redlock, "a", TTL);
+    let (sender, told) = mpsc::channel();
+    let warn = |margin| {
+        let sender = sender.clone();
+        lock.on_expiring(margin, move |left| sender.send(left).unwrap());
+    };
+    warn(2 * TTL);
+    let left = told.recv_timeout(TTL).unwrap();
+    assert!(left > TTL / 2, "{left:?}");
+    warn(ms(1));
+    lock.release().unwrap();
+    // The second was dropped with the lock, and not called.
+    drop(sender);
+    assert!(told.recv().is_err());
+}
+
 #[test]
 fn keys_deleted_underneath_are_noticed_at_the_next_renewal() {
     let servers = Server::several(3);
