@@ -84,7 +84,7 @@ fn demonstrate(fenced: bool) -> Result<(), Failure> {
 /// Deposits 10, and takes its time between reading and writing.
 fn late_holder(dir: &Path, fenced: bool, nodes: &str) -> Result<(), Failure> {
     let account = Connection::open(dir.join("bank"))?;
-    let redlock = Redlock::new(nodes.split(','))?;
+    let redlock = Redlock::new(nodes)?;
     let lock = redlock.acquire("shop:account:ann", TTL)?;
     // Before it reads what it is going to change.
     let fence = lock.fencing_token()?;

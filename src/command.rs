@@ -7,6 +7,9 @@ pub use crate::ops::literal::{escaped, printable};
 pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, kind};
 use crate::ops::{list, seen};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;
+pub use crate::settings::environment::{
+    DEFAULT_FILE, Environment, LONGEST_FILE, NODES, NODES_FILE,
+};
 use crate::values::label::Label;
 use crate::{Error, Finding, Inspection, Listing, Redlock, Report};
 

@@ -18,6 +18,7 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::slots;
+use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
@@ -62,7 +63,9 @@ impl Redlock {
     /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database; or
     /// [`redis+sentinel://` and `redis+cluster://`](crate::guide::deployments)) or a
     /// [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): see
-    /// [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
+    /// [`IntoNode`](crate::IntoNode). One text may name several, with commas between their URLs, as a variable or a secret
+    /// has them; [`from_env`](Redlock::from_env) reads those of the command `redlock`. Connections speak RESP2, whatever a
+    /// URL asks for.
     ///
     /// # Errors
     ///
@@ -77,6 +80,7 @@ impl Redlock {
     ///
     /// let single = Redlock::new("redis://127.0.0.1:6379")?;
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let the_same = Redlock::new("redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3")?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn new<Form>(nodes: impl IntoNodes<Form>) -> Result<Redlock, Error> {
@@ -87,6 +91,36 @@ impl Redlock {
             family: Family::new(Nodes::new(nodes, &options, Observer::default()), &options),
             options,
         })
+    }
+
+    /// The nodes and options that the environment names, as the command [`redlock`](crate::guide::shell) reads them, so that
+    /// programs and scripts of a host are configured once. The nodes: REDLOCK_NODES, with commas or white space between the
+    /// URLs; or a file that REDLOCK_NODES_FILE names, one URL a line, `#` for comments; or `/etc/redlock/nodes`. The
+    /// options: [`Options::from_env`], which other ones can be added to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the variable, or the line of the file, that has the mistake; no password is repeated. A file
+    /// with a password that every user may read is refused.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use redlock_sync::{Options, Redlock};
+    ///
+    /// let redlock = Redlock::from_env()?;
+    /// let patient = Options::from_env()?.wait(Duration::from_secs(60));
+    /// let redlock = redlock.with_options(patient)?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn from_env() -> Result<Redlock, Error> {
+        let (place, nodes) = environment::nodes()?;
+        let redlock = Redlock::new(nodes).map_err(|error| match error {
+            Error::Config(error) => Error::config(format!("{place}: {error}")),
+            other => other,
+        })?;
+        redlock.with_options(Options::from_env()?)
     }
 
     /// Sets other options for the same nodes. The connections are shared with `self`'s clones, unless a timeout or the

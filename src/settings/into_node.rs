@@ -3,7 +3,7 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::settings::node_address::NodeAddress;
-use crate::settings::{cluster_url, sentinel_url, url};
+use crate::settings::{cluster_url, node_list, sentinel_url, url};
 use crate::values::config_error::ConfigError;
 
 /// A value that names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a
@@ -48,7 +48,10 @@ pub trait IntoNode: sealed::Node {
     fn into_node(self) -> Result<NodeAddress, ConfigError>;
 }
 
-/// One node ([`IntoNode`]), or an array, a `Vec` or any iterator of nodes. `Form` is for the compiler, which infers it.
+/// One node ([`IntoNode`]), or an array, a `Vec` or any iterator of nodes. A text may name several, with commas or white
+/// space between their URLs, as a variable or a secret has them: `redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3`.
+/// (A comma that is not before a scheme is a part of its URL, as in `redis+sentinel://10.0.0.1,10.0.0.2/NAME`.) `Form` is
+/// for the compiler, which infers it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` names no nodes",
     note = "give a URL such as \"redis://10.0.0.1\", or an array, a `Vec` or an iterator of URLs"
@@ -59,9 +62,17 @@ pub trait IntoNodes<Form>: sealed::Nodes<Form> {
 }
 
 mod sealed {
-    pub trait Node: Sized {}
+    pub trait Node: Sized {
+        /// The text, if the node is given by one: it may name several.
+        fn text(&self) -> Option<&str> {
+            None
+        }
+    }
     pub trait Nodes<Form> {}
 }
+
+const SEVERAL: &str =
+    "it has several URLs, and names more than one node: Redlock::new takes it as it is";
 
 /// The [`IntoNodes`] of one node.
 #[doc(hidden)]
@@ -77,7 +88,7 @@ impl<T: IntoNode> sealed::Nodes<One> for T {}
 
 impl<T: IntoNode> IntoNodes<One> for T {
     fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
-        Ok(vec![numbered(0, self)?])
+        listed(0, self)
     }
 }
 
@@ -88,25 +99,46 @@ where
     T::Item: IntoNode,
 {
     fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
-        let nodes = self.into_iter().enumerate();
-        nodes.map(|(i, node)| numbered(i, node)).collect()
+        let mut nodes = Vec::new();
+        for node in self {
+            nodes.append(&mut listed(nodes.len(), node)?);
+        }
+        Ok(nodes)
     }
 }
 
-fn numbered(i: usize, node: impl IntoNode) -> Result<NodeAddress, ConfigError> {
-    let named = |error| ConfigError::new(format!("node {i}: {error}"));
-    node.into_node().map_err(named)
+/// The nodes that one item names. `before`: how many others named.
+fn listed(before: usize, node: impl IntoNode) -> Result<Vec<NodeAddress>, ConfigError> {
+    let place = |at| format!("node {}", before + at);
+    if let Some(urls) = node.text().and_then(node_list::several) {
+        return node_list::nodes(&urls, place, of_url);
+    }
+    let named = |error| ConfigError::new(format!("{}: {error}", place(0)));
+    Ok(vec![node.into_node().map_err(named)?])
+}
+
+/// The node of one URL.
+pub(crate) fn of_url(url: &str) -> Result<NodeAddress, ConfigError> {
+    // Some editors and secret stores put it before a text.
+    let url = url.trim_start_matches('\u{feff}');
+    if node_list::several(url).is_some() {
+        return Err(ConfigError::new(SEVERAL));
+    }
+    let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
+    several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
 }
 
 macro_rules! urls {
     ($($kind:ty),*) => {$(
-        impl sealed::Node for $kind {}
+        impl sealed::Node for $kind {
+            fn text(&self) -> Option<&str> {
+                Some(self.as_ref())
+            }
+        }
 
         impl IntoNode for $kind {
             fn into_node(self) -> Result<NodeAddress, ConfigError> {
-                let url: &str = self.as_ref();
-                let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
-                several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
+                of_url(self.as_ref())
             }
         }
     )*};

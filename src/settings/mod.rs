@@ -9,12 +9,15 @@
 //!   that URLs with several hosts share)
 //! - `sentinel_url`, `cluster_url`: the URLs of a set that sentinels watch, and of a Redis Cluster
 //! - `node_address`: the address of a node
-//! - `into_node`: conversions into node addresses
+//! - `into_node`: conversions into node addresses (`node_list`: several URLs in one text)
+//! - `environment`: nodes and options in variables and files
 
 pub(crate) mod cluster_url;
 pub(crate) mod credentials;
+pub(crate) mod environment;
 pub(crate) mod into_node;
 pub(crate) mod node_address;
+pub(crate) mod node_list;
 pub(crate) mod options;
 pub(crate) mod sentinel_url;
 pub(crate) mod tls;

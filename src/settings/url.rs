@@ -147,6 +147,9 @@ fn right_form(url: &str, error: &str) -> String {
     if place.is_empty() {
         return "it is empty: write redis://host:port".into();
     }
+    if let Some(text) = wrapped(place) {
+        return text.into();
+    }
     if place.matches("://").count() > 1 || hosts.contains(is_separator) {
         return SEVERAL.into();
     }
@@ -180,6 +183,17 @@ fn right_form(url: &str, error: &str) -> String {
         return text;
     }
     format!("{}: write {scheme}://host:port/database", reason(error))
+}
+
+/// Why a text is refused that has more around its URL than the URL: as in files of shells, in JSON and in documents.
+fn wrapped(place: &str) -> Option<&'static str> {
+    let (before, _) = place.split_once("://")?;
+    let is_mark = |c: char| "\"'`“”„‘’[]<>(){}".contains(c);
+    if before.starts_with(is_mark) {
+        return Some("it stands in quotation marks or brackets: leave them out");
+    }
+    let is_assigned = before.contains('=') && !before.contains(['@', ',']);
+    is_assigned.then_some("a name and = stand before it: give what is behind the = alone")
 }
 
 fn other_scheme(scheme: &str) -> Option<String> {

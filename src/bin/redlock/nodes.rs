@@ -14,18 +14,12 @@ use clap::error::{ContextKind, ContextValue};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use redlock_sync::command::printable;
-use redlock_sync::{IntoNode, NodeAddress, Options, Redlock, Tls};
+use redlock_sync::command::{DEFAULT_FILE, Environment, LONGEST_FILE, NODES, printable};
+use redlock_sync::{IntoNode, NodeAddress, Options, Redlock};
 
 use crate::arguments::{Nodes, Time, Votes, within};
 use crate::label::label;
 
-const VARIABLE: &str = "REDLOCK_NODES";
-const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
-/// Read last. So cron, sudo and services need no variable, and no copy of a password.
-const DEFAULT_FILE: &str = "/etc/redlock/nodes";
-/// The maximum length of a file. Sixty-four nodes need less.
-const LONGEST_FILE: usize = 1 << 20;
 /// How long the writer of a pipe may take: it may ask a store of secrets, or be a person.
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -35,8 +29,14 @@ const WITHIN: Duration = Duration::from_secs(30);
 ///
 /// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
 pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
-    let (place, nodes) = nodes(given, &Surroundings::of_process())?;
-    client(given, votes, &place, nodes)
+    let around = Environment {
+        given: &|variable| self::given(given, variable),
+        read: &|path| read(path, WITHIN),
+        default_file: Path::new(DEFAULT_FILE),
+        flags: true,
+    };
+    let (place, nodes) = nodes(given, &around)?;
+    client((given, &around), votes, &place, nodes)
 }
 
 /// The client, for a look at the nodes.
@@ -55,7 +55,7 @@ pub(crate) const ALL: Votes = Votes {
 };
 
 fn client(
-    given: &Nodes,
+    (given, around): (&Nodes, &Environment<'_>),
     votes: &Votes,
     place: &str,
     nodes: Vec<NodeAddress>,
@@ -68,11 +68,10 @@ fn client(
             "--cacert, --cert, --key and --sni are for nodes at rediss://, and {place} names none"
         ));
     }
-    let mut options = Options::new()
+    let mut options = around
+        .options()?
         .node_timeout(given.node_timeout.0)
         .connect_timeout(given.connect_timeout.0)
-        .tls(tls(given)?)
-        .prefix(text(&given.prefix, "REDLOCK_PREFIX")?)
         .label(label());
     if let Some(max_ttl) = votes.restart_guard {
         options = options.restart_guard(max_ttl.0);
@@ -83,25 +82,24 @@ fn client(
     Ok((redlock, options))
 }
 
-/// Where nodes may be named, beside the command line.
-struct Surroundings {
-    variable: Option<OsString>,
-    file_variable: Option<OsString>,
-    default_file: PathBuf,
-}
-
-impl Surroundings {
-    fn of_process() -> Surroundings {
-        Surroundings {
-            variable: env::var_os(VARIABLE),
-            file_variable: env::var_os(FILE_VARIABLE),
-            default_file: DEFAULT_FILE.into(),
-        }
-    }
+/// The variables of this process, and the flags that go before them.
+fn given(flags: &Nodes, variable: &'static str) -> Option<(&'static str, OsString)> {
+    let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
+    let text = |text: &Option<String>| text.clone().map(OsString::from);
+    let (flag, value) = match variable {
+        "REDLOCK_PREFIX" => ("--prefix", text(&flags.prefix)),
+        "REDLOCK_CACERT" => ("--cacert", path(&flags.cacert)),
+        "REDLOCK_CERT" => ("--cert", path(&flags.cert)),
+        "REDLOCK_KEY" => ("--key", path(&flags.key)),
+        "REDLOCK_SNI" => ("--sni", text(&flags.sni)),
+        _ => ("", None),
+    };
+    let of_flag = value.map(|value| (flag, value));
+    of_flag.or_else(|| Some((variable, env::var_os(variable)?)))
 }
 
 /// Where the nodes are named, and the nodes.
-fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddress>), String> {
+fn nodes(given: &Nodes, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
     for (name, time) in [
         ("--node-timeout", given.node_timeout.0),
         ("--connect-timeout", given.connect_timeout.0),
@@ -116,71 +114,10 @@ fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddres
     if !given.node.is_empty() {
         return Ok(("--node".into(), from_flags(&given.node)?));
     }
-    if let Some(path) = &given.nodes_file {
-        return from_file("--nodes-file", path);
+    match &given.nodes_file {
+        Some(path) => around.nodes_in("--nodes-file", path),
+        None => around.nodes(),
     }
-    let urls = match &around.variable {
-        Some(urls) => urls.to_str().ok_or(format!("{VARIABLE} is not UTF-8"))?,
-        None => "",
-    };
-    let urls = items(urls);
-    if !urls.is_empty() {
-        return Ok((VARIABLE.into(), from_variable(&urls)?));
-    }
-    match around
-        .file_variable
-        .as_ref()
-        .filter(|path| !path.is_empty())
-    {
-        Some(path) => from_file(FILE_VARIABLE, Path::new(path)),
-        None => from_default_file(&around.default_file),
-    }
-}
-
-/// The URLs in a text. A comma separates two URLs only before a scheme: the hosts of one have commas between them. So
-/// has a password, perhaps.
-fn items(urls: &str) -> Vec<&str> {
-    let mut items = Vec::new();
-    for word in urls.split_whitespace() {
-        let mut rest = word;
-        while let Some((at, _)) = rest
-            .match_indices(',')
-            .find(|(at, _)| begins_url(rest, at + 1))
-        {
-            items.push(rest.get(..at).unwrap_or_default());
-            rest = rest.get(at + 1..).unwrap_or_default();
-        }
-        items.push(rest.trim_end_matches(','));
-    }
-    items.retain(|url| !url.is_empty());
-    items
-}
-
-fn begins_url(text: &str, at: usize) -> bool {
-    let text = text.get(at..).unwrap_or_default();
-    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(is_part)
-}
-
-fn from_variable(urls: &[&str]) -> Result<Vec<NodeAddress>, String> {
-    // A comma in a password has made two of one, or there are parameters behind it: they are not shown.
-    let has_none = |url: &str| !url.contains("://");
-    let torn = |number: usize| {
-        format!(
-            "{VARIABLE}, URL {number}: it has no scheme (redis://); if there is a comma in a password, write %2C, and put \
-             the password before an @ (redis://user:password@host:port)"
-        )
-    };
-    let in_password = |url: &&str| url.contains('@') && has_none(url);
-    if let Some(at) = urls.iter().position(in_password) {
-        return Err(torn(at + 1));
-    }
-    let one = |(number, url): (usize, &&str)| match number > 1 && has_none(url) {
-        true => Err(torn(number)),
-        false => node(url, format_args!("{VARIABLE}, URL {number}")),
-    };
-    (1..).zip(urls).map(one).collect()
 }
 
 fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
@@ -190,7 +127,7 @@ fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
         match info.has_password() {
             true => Err(format!(
                 "{place} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
-                 into {VARIABLE}"
+                 into {NODES}"
             )),
             false => Ok(info),
         }
@@ -198,57 +135,12 @@ fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     urls.iter().enumerate().map(one).collect()
 }
 
-fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<NodeAddress>), String> {
-    let place = format!("{named_by} {}", path.display());
-    let (mode, bytes) = read(path, WITHIN).map_err(|error| format!("{place}: {error}"))?;
-    let nodes = parse(&place, mode, bytes)?;
-    if nodes.is_empty() {
-        return Err(format!("{place} names no nodes: one URL a line"));
-    }
-    Ok((place, nodes))
-}
-
-/// The nodes of the default file. The package installs it without nodes, which counts as no file. The file counts for
-/// every user, so no other user may be able to replace the nodes in it.
-fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> {
-    let place = path.display().to_string();
-    let nodes = match read(path, WITHIN) {
-        Ok((mode, _)) if mode & 0o022 != 0 => {
-            return Err(format!(
-                "{place}: its group or other users may write it (mode {:03o}): chmod go-w",
-                mode & 0o777
-            ));
-        }
-        Ok((mode, bytes)) => parse(&place, mode, bytes)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(unread(&place, &error)),
-    };
-    if nodes.is_empty() {
-        return Err(format!(
-            "no nodes: give their URLs one a line in {place}, or in a file named by --nodes-file or {FILE_VARIABLE}; in \
-             {VARIABLE} (with commas between them); or by --node redis://HOST"
-        ));
-    }
-    Ok((place, nodes))
-}
-
-/// Why the default file, which this user did not name, was not read.
-fn unread(place: &str, error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::PermissionDenied => format!(
-            "{place}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {VARIABLE} or \
-             --nodes-file"
-        ),
-        _ => format!("{place}: {error}"),
-    }
-}
-
 /// How a node is given, if this word is the URL of one in a place where no node is expected.
 pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
     let url = word.to_str()?;
     let node = url.into_node().ok()?;
     Some(if node.has_password() {
-        format!("a node with a password is given in a file for --nodes-file, or in {VARIABLE}")
+        format!("a node with a password is given in a file for --nodes-file, or in {NODES}")
     } else if url.contains(['@', '?']) {
         "a node is given by --node URL".into()
     } else {
@@ -283,88 +175,6 @@ pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Err
         error.insert(ContextKind::InvalidArg, ContextValue::String("***".into()));
     }
     error
-}
-
-/// The nodes in a file's text.
-fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, String> {
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
-    let mut nodes = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let info = node(line, format_args!("{place}, line {number}"))?;
-        if info.has_password() {
-            private(mode, &format!("{place}, line {number} has a password"))?;
-        }
-        nodes.push(info);
-    }
-    Ok(nodes)
-}
-
-/// Refuses a secret in a file that is not for its owner and group alone.
-fn private(mode: u32, secret: &str) -> Result<(), String> {
-    match mode & 0o004 {
-        0 => Ok(()),
-        _ => Err(format!(
-            "{secret}, and every user may read the file (mode {:03o}): chmod o-r",
-            mode & 0o777
-        )),
-    }
-}
-
-/// The TLS settings: the trusted CAs, and the certificate that is shown. An empty variable counts as none.
-fn tls(given: &Nodes) -> Result<Tls, String> {
-    let file = |flag: &'static str, variable: &'static str, path: &Option<PathBuf>| {
-        let from_variable = || env::var_os(variable).filter(|path| !path.is_empty());
-        let (name, path) = match path {
-            Some(path) => (flag, path.clone()),
-            None => (variable, PathBuf::from(from_variable()?)),
-        };
-        let place = format!("{name} {}", path.display());
-        let read = read(&path, WITHIN).map_err(|error| format!("{place}: {error}"));
-        Some(read.map(|(mode, pem)| (place, mode, pem)))
-    };
-    let mut tls = Tls::new();
-    if let Some(cacert) = file("--cacert", "REDLOCK_CACERT", &given.cacert) {
-        tls = tls.root_certificates(cacert?.2);
-    }
-    let cert = file("--cert", "REDLOCK_CERT", &given.cert).transpose()?;
-    let key = file("--key", "REDLOCK_KEY", &given.key).transpose()?;
-    match (cert, key) {
-        (Some((_, _, cert)), Some((place, mode, key))) => {
-            private(mode, &format!("{place} has a key"))?;
-            tls = tls.client_certificate(cert, key);
-        }
-        (None, None) => {}
-        (Some((place, ..)), None) => {
-            return Err(format!("{place} needs its key: --key or REDLOCK_KEY"));
-        }
-        (None, Some((place, ..))) => {
-            return Err(format!(
-                "{place} needs its certificate: --cert or REDLOCK_CERT"
-            ));
-        }
-    }
-    let name = text(&given.sni, "REDLOCK_SNI")?;
-    Ok(match given.sni.is_none() && name.is_empty() {
-        true => tls,
-        false => tls.server_name(name),
-    })
-}
-
-/// The value of a flag, else of a variable; empty if both are missing.
-fn text(flag: &Option<String>, variable: &str) -> Result<String, String> {
-    match (flag, env::var_os(variable)) {
-        (Some(text), _) => Ok(text.clone()),
-        (None, Some(text)) => {
-            let text = text.into_string();
-            text.map_err(|_| format!("{variable} is not UTF-8"))
-        }
-        (None, None) => Ok(String::new()),
-    }
 }
 
 /// A file's mode and content. The file may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its
@@ -421,6 +231,8 @@ mod tests {
     use clap::Parser;
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
+
+    use redlock_sync::command::NODES_FILE;
 
     use super::*;
     use crate::arguments::{Arguments, Command};
@@ -487,10 +299,16 @@ mod tests {
         else {
             panic!("{flags:?}");
         };
-        let around = Surroundings {
-            variable: Some(variable.into()),
-            file_variable: Some(file_variable.into()),
-            default_file: default_file.into(),
+        let given = |name| match name {
+            NODES => Some((NODES, variable.into())),
+            NODES_FILE => Some((NODES_FILE, file_variable.into())),
+            _ => None,
+        };
+        let around = Environment {
+            given: &given,
+            read: &|path| read(path, WITHIN),
+            default_file,
+            flags: true,
         };
         nodes(&list.nodes, &around).map(|(place, nodes)| (place, nodes.len()))
     }
@@ -504,33 +322,6 @@ mod tests {
     }
 
     const THREE: &str = "# three\nredis://:hunter2@a\n\nredis://b\nredis://c\n";
-
-    #[test]
-    fn the_commas_of_a_url_with_several_hosts_are_no_ends_of_it() {
-        for (variable, expected) in [
-            ("redis+cluster://a,b", &["cluster of a:6379,b:6379"][..]),
-            (
-                "redis://c,redis+cluster://u:p@a,b:1,c/0,valkey-cluster://d,e,",
-                &[
-                    "c:6379",
-                    "cluster of a:6379,b:1,c:6379",
-                    "cluster of d:6379,e:6379",
-                ],
-            ),
-            (
-                "redis-cluster://a?node=b:1,redis+sentinel://a,b/m redis+cluster://c,d",
-                &[
-                    "cluster of a:6379,b:1",
-                    "m of a:26379,b:26379",
-                    "cluster of c:6379,d:6379",
-                ],
-            ),
-        ] {
-            let nodes = from_variable(&items(variable)).unwrap();
-            let shown: Vec<String> = nodes.iter().map(NodeAddress::to_string).collect();
-            assert_eq!(shown, expected, "{variable}");
-        }
-    }
 
     #[test]
     fn the_default_file_is_read_last() {
@@ -616,7 +407,7 @@ mod tests {
             let places = [
                 path.to_str().unwrap(),
                 "--nodes-file",
-                FILE_VARIABLE,
+                NODES_FILE,
                 "REDLOCK_NODES ",
                 "--node",
             ];
@@ -639,9 +430,5 @@ mod tests {
         std::fs::remove_file(broken).unwrap();
         let error = taken(&[], ["", ""], &env::temp_dir()).unwrap_err();
         assert!(error.contains("irectory"), "{error}");
-        // Root can read all files.
-        let error = unread(DEFAULT_FILE, &ErrorKind::PermissionDenied.into());
-        assert!(error.starts_with("/etc/redlock/nodes: permission denied"));
-        assert!(error.contains("add this user"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{Error, Lockable, Options, Redlock, Token};
+use redlock_sync::{Error, IntoNode, Lockable, Options, Redlock, Token};
 use support::*;
 
 #[test]
@@ -50,14 +50,6 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_form() {
     for (bad, form) in [
         ("127.0.0.1", "it has no scheme: write redis://127.0.0.1"),
         ("http://host", "write redis://host:port"),
-        (
-            "redis://a,redis://b",
-            "give each node as an item of its own",
-        ),
-        (
-            "redis://a redis://b",
-            "give each node as an item of its own",
-        ),
         ("redis://a,b:6379", "give each node as an item of its own"),
         ("redis://:hunter2@a,b", "with %2C, %3B or %20"),
         ("redis://::1:6379", "write redis://[::1]:6379"),
@@ -76,10 +68,6 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_form() {
         (
             "redis+cluster://",
             "it has no host: write redis+cluster://host:6379",
-        ),
-        (
-            "redis+cluster://a,redis+cluster://b",
-            "give each node as an item of its own",
         ),
         ("redis+cluster://u:hunter2@a,", "a comma without a host"),
         ("redis+cluster://a/x", "write redis+cluster://host:6379/0"),
@@ -360,5 +348,129 @@ fn all_holders_of_a_name_that_is_deleted_have_lost_it() {
         eventually("nothing is left", || {
             servers.iter().all(|server| server.keys().is_empty())
         });
+    }
+}
+
+#[test]
+fn one_text_names_as_many_nodes_as_it_has_urls() {
+    let shown = |redlock: Redlock| format!("{redlock:?}");
+    for text in [
+        "redis://a,redis://b,redis+sentinel://c,d/m",
+        " redis://a\r\nredis://b\nredis+sentinel://c,d/m,\n",
+        "\u{feff}redis://a, redis://b redis+sentinel://c,d/m",
+    ] {
+        let one = shown(Redlock::new(text).unwrap());
+        let listed = ["redis://a", "redis://b", "redis+sentinel://c,d/m"];
+        assert_eq!(one, shown(Redlock::new(listed).unwrap()), "{text}");
+        assert_eq!(one, shown(Redlock::new([text.to_owned()]).unwrap()));
+    }
+    for (text, expected) in [
+        ("redis://a,redis://a", "nodes 0 and 1 have the same address"),
+        ("redis://a,redis://:hunter2@b:x", "node 1: its port"),
+        (
+            "redis://a redis://:hunter2 3@b",
+            "node 2: it has no scheme (redis://); if there is a comma in a password",
+        ),
+    ] {
+        let error = config(Redlock::new(text));
+        assert!(
+            error.starts_with(expected) && !error.contains("hunter"),
+            "{error}"
+        );
+    }
+    // For programs that look at one node.
+    let error = "redis://a,redis://b".into_node().unwrap_err().to_string();
+    assert!(error.contains("Redlock::new takes it as it is"), "{error}");
+}
+
+/// As files, documents and secret stores have them.
+#[test]
+fn what_stands_around_a_url_is_taken_or_named() {
+    for text in [
+        "redis://h\n",
+        "redis://h\r\n",
+        " redis://h\t",
+        "\u{feff}redis://h",
+    ] {
+        Redlock::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    }
+    let marks = "it stands in quotation marks or brackets: leave them out";
+    let assigned = "a name and = stand before it: give what is behind the = alone";
+    for (text, expected) in [
+        ("\"redis://:hunter2@h\"", marks),
+        ("'redis://h'", marks),
+        ("<redis://h>", marks),
+        ("[\"redis://h\"]", marks),
+        ("“redis://h”", marks),
+        ("REDLOCK_NODES=redis://:hunter2@h", assigned),
+        ("export REDLOCK_NODES=redis://h", assigned),
+    ] {
+        let error = config(Redlock::new(text));
+        assert!(
+            error.starts_with(&format!("node 0: {expected}")),
+            "{text}: {error}"
+        );
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+/// The variables and files of the command.
+#[test]
+fn a_program_is_configured_by_the_environment_of_the_command() {
+    let name = "a_program_is_configured_by_the_environment_of_the_command";
+    let servers = Server::several(3);
+    match told().as_deref() {
+        None => {}
+        Some("locks") => {
+            let redlock = Redlock::from_env().unwrap();
+            return redlock.acquire("a", TTL).unwrap().leak();
+        }
+        Some(expected) => {
+            let error = config(Redlock::from_env());
+            return assert!(error.starts_with(expected), "{error}");
+        }
+    }
+    let urls = urls(&servers).join(",");
+    let run = |word: &str, variables: &[(&str, &str)]| {
+        let mut program = own_process(name, word);
+        program
+            .env_remove("REDLOCK_NODES")
+            .envs(variables.iter().copied());
+        let output = program.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    run(
+        "locks",
+        &[("REDLOCK_NODES", &urls), ("REDLOCK_PREFIX", "team:")],
+    );
+    assert!(servers.iter().all(|server| server.exists("team:a")));
+    let dir = TempDir::new();
+    let path = dir.path().join("nodes");
+    std::fs::write(&path, urls.replace(',', "\n")).unwrap();
+    let path = path.to_str().unwrap();
+    run(
+        "locks",
+        &[("REDLOCK_NODES_FILE", path), ("REDLOCK_PREFIX", "b:")],
+    );
+    assert!(servers.iter().all(|server| server.exists("b:a")));
+    for (expected, variables) in [
+        (
+            "REDLOCK_NODES, URL 2: it has no scheme",
+            ["REDLOCK_NODES", "redis://a x"],
+        ),
+        (
+            "REDLOCK_NODES: nodes 0 and 1",
+            ["REDLOCK_NODES", "redis://a redis://a"],
+        ),
+        (
+            "REDLOCK_NODES_FILE /no/such: ",
+            ["REDLOCK_NODES_FILE", "/no/such"],
+        ),
+    ] {
+        run(expected, &[(variables[0], variables[1])]);
     }
 }
