@@ -96,21 +96,26 @@
 //!
 //! ## Nodes
 //!
-//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html). Nothing
-//! is connected before the first operation. A program that should fail at its start if no majority of the nodes answers
-//! calls [`Redlock::connect`]; [`Redlock::check`] reports settings that lose locks.
+//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): of a server,
+//! of the master of a set that sentinels watch, or of a [Redis Cluster](guide::deployments). [`Redlock::from_env`] reads
+//! them from the environment, as the command does. Nothing is connected before the first operation. A program that should
+//! fail at its start if no majority of the nodes answers calls [`Redlock::connect`]; [`Redlock::check`] reports settings
+//! that lose locks.
 //!
 //! ```
 //! use redlock_sync::Redlock;
 //!
 //! let over_tcp = Redlock::new(["redis://user:password@10.0.0.1:6379/0"])?;
 //! let over_a_unix_socket = Redlock::new(["unix:///run/redis/redis.sock"])?;
+//! let of_sentinels = Redlock::new(["redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster"])?;
+//! let of_a_cluster = Redlock::new(["redis+cluster://10.0.0.1,10.0.0.2"])?;
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Nodes must be independent masters that evict nothing, do not fail over to replicas, and do not forget locks
-//! when they are restarted: [operations](guide::operations) lists the settings. All threads, clones and locks of a
-//! [`Redlock`] share one connection to each node.
+//! Nodes must be independent of each other, evict nothing, and not forget locks when they are restarted:
+//! [operations](guide::operations) lists the settings. Where replicas take over from masters, name the set or the Cluster, not
+//! its servers: then a failover makes no two holders, on [these conditions](guide::deployments#what-to-set). All threads,
+//! clones and locks of a [`Redlock`] share one connection to each node.
 //!
 //! # Errors
 //!

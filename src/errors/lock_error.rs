@@ -25,8 +25,8 @@ impl Busy {
     /// How long the holder has the lock at most, counted from when the error was made, unless it extends or releases
     /// it. The time is from the last answers of the nodes; no node is asked for it.
     ///
-    /// `None` if the answers did not have it: the call tried only once and did not wait, no majority names one holder,
-    /// or the key has no end. [`Redlock::inspect`](crate::Redlock::inspect) asks the nodes.
+    /// `None` if the answers did not have it: the call tried only once for a plain lock, whose command has no such answer,
+    /// no majority names one holder, or the key has no end. [`Redlock::inspect`](crate::Redlock::inspect) asks the nodes.
     pub fn left(&self) -> Option<Duration> {
         self.left
     }

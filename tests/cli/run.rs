@@ -1562,7 +1562,8 @@ fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     assert_eq!(job.wait().code(), Some(76));
     let said = job.said();
     assert_eq!(
-        said, "redlock: the lock is lost (Taken): COMMAND was killed\n",
+        said,
+        "redlock: the lock is lost (its key was deleted, and no holder has it): COMMAND was killed\n",
         "once, and its guard says nothing"
     );
     // Between the last renewal and the end: only the release tells.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlock_sync::command::{escaped, human, wait_released};
-use redlock_sync::{Error, KeptLock, Lock, Redlock};
+use redlock_sync::{Error, KeptLock, Lock, LostReason, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
 
@@ -77,8 +77,8 @@ pub(crate) fn give_up(
     };
     match result {
         Ok(()) => end,
-        Err(Error::Lost(_)) => {
-            say_lost();
+        Err(Error::Lost(lost)) => {
+            say_lost(Some(lost.reason()));
             End::Code(LOST)
         }
         Err(error) => {
@@ -96,8 +96,11 @@ fn report_locked(job: &Job, left: Duration, trouble: &dyn Display) {
     ));
 }
 
-pub(crate) fn say_lost() {
-    report(format_args!("the lock was lost before COMMAND had ended"));
+pub(crate) fn say_lost(why: Option<LostReason>) {
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    report(format_args!(
+        "the lock was lost before COMMAND had ended{why}"
+    ));
 }
 
 /// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.

@@ -323,7 +323,7 @@ impl<'a> Run<'a> {
             (_, Why::LeftOver) => info!("ending the processes that COMMAND left behind"),
             (Act::Kill(_), Why::Lost) => match self.kept.lost() {
                 Some(reason) => report(format_args!(
-                    "the lock is lost ({reason:?}): COMMAND was killed"
+                    "the lock is lost ({reason}): COMMAND was killed"
                 )),
                 None => report(format_args!("the lock is about to end: COMMAND was killed")),
             },
@@ -430,7 +430,7 @@ impl<'a> Run<'a> {
                 let error = io::Error::other("it did not get ready, so COMMAND did not begin");
                 return Some(no_process("a guard", &error));
             }
-            None if !self.plan.has_ended_it() => say_lost(),
+            None if !self.plan.has_ended_it() => say_lost(self.kept.lost()),
             _ => {}
         }
         verdict

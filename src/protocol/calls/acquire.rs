@@ -442,6 +442,13 @@ impl<W: Clone> Acquire<W> {
             self.state = CallState::Waits;
         } else if self.is_over(now) || failure.is_hopeless() {
             self.asks = false;
+            let failure = match failure {
+                // Those who wait look at more than one denial.
+                WaitFailure::Busy(None) => {
+                    WaitFailure::Busy(rejection.named(self.quorum, now.mono))
+                }
+                other => other,
+            };
             self.state = CallState::Done(Err(failure.into()));
         } else {
             let pause = self.pause(&failure, process);

@@ -247,9 +247,9 @@ fn long_job_outlives_its_ttl_and_stops_when_its_lock_is_lost() {
     let out = succeed(&mut example("long_job"));
     for line in [
         "twice its ttl",
-        "signal: the lock is lost (Taken)",
+        "signal: the lock is lost (Deleted)",
         "is no longer held",
-        "why: Some(Taken)",
+        "why: Some(Deleted)",
         "release says so too",
     ] {
         assert!(out.contains(line), "{line}: {out}");

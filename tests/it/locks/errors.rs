@@ -2,6 +2,8 @@
 
 use crate::support;
 
+use std::time::Duration;
+
 use redlock_sync::{Busy, Error, Lock, Redlock};
 use support::*;
 
@@ -149,5 +151,33 @@ fn what_is_too_slow_or_over_names_the_lock_and_the_bound() {
             Err(Error::Cancelled(cancelled)) => assert_eq!(cancelled.resource(), b"shop:b"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Where the answer to the only try has it. (A plain lock's command has no such answer.)
+#[test]
+fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_free() {
+    let servers = Server::several(3);
+    let (redlock, other) = (connected(&servers), connected(&servers));
+    let lockables = |redlock: &Redlock| {
+        [
+            redlock.semaphore("permit", 1).unwrap(),
+            redlock.write_lock("write").unwrap(),
+            redlock.several(["a", "b"]).unwrap(),
+        ]
+    };
+    for (held, wanted) in lockables(&other).into_iter().zip(lockables(&redlock)) {
+        let lock = held.acquire(TTL).unwrap();
+        eventually("on all nodes", || {
+            let name = str::from_utf8(lock.resource()).unwrap();
+            servers.iter().all(|server| server.exists(name))
+        });
+        let busy = match wanted.acquire_within(TTL, Duration::ZERO) {
+            Err(Error::Busy(busy)) => busy,
+            other => panic!("{wanted:?}: {other:?}"),
+        };
+        let left = busy.left().unwrap_or_else(|| panic!("{wanted:?}: {busy}"));
+        assert!(left > TTL / 2 && left <= TTL, "{wanted:?}: {left:?}");
+        lock.release().unwrap();
     }
 }
