@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::*;
-use crate::LostReason;
 use crate::values::sync::lock;
 
 thread_local! {
@@ -19,18 +18,6 @@ pub(super) fn is_running(address: usize) -> Option<Option<LostReason>> {
     running
         .filter(|(lock, _)| *lock == address)
         .map(|(_, reason)| reason)
-}
-
-pub(super) fn reason_code(reason: LostReason) -> c_int {
-    match reason {
-        LostReason::Taken => REDLOCK_REASON_TAKEN,
-        LostReason::Expired => REDLOCK_REASON_EXPIRED,
-        LostReason::HoldLimit => REDLOCK_REASON_HOLD_LIMIT,
-        LostReason::Deleted => REDLOCK_REASON_DELETED,
-        LostReason::NotHeld => REDLOCK_REASON_NOT_HELD,
-        LostReason::OtherProcess => REDLOCK_REASON_OTHER_PROCESS,
-        LostReason::Released => REDLOCK_REASON_RELEASED,
-    }
 }
 
 pub(super) type LostFn = unsafe extern "C" fn(c_int, *mut c_void);

@@ -5,7 +5,7 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callback::{Callback, ExpiringFn, LostFn, reason_code};
+use super::callback::{Callback, ExpiringFn, LostFn};
 use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
 use super::*;
 use crate::values::clock;

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, LostReason};
 
 mod acquire;
 mod callback;
@@ -151,6 +151,18 @@ fn code(error: &Error) -> c_int {
     }
 }
 
+fn reason_code(reason: LostReason) -> c_int {
+    match reason {
+        LostReason::Taken => REDLOCK_REASON_TAKEN,
+        LostReason::Expired => REDLOCK_REASON_EXPIRED,
+        LostReason::HoldLimit => REDLOCK_REASON_HOLD_LIMIT,
+        LostReason::Deleted => REDLOCK_REASON_DELETED,
+        LostReason::NotHeld => REDLOCK_REASON_NOT_HELD,
+        LostReason::OtherProcess => REDLOCK_REASON_OTHER_PROCESS,
+        LostReason::Released => REDLOCK_REASON_RELEASED,
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let mut failure = Failure {
@@ -170,7 +182,7 @@ impl From<Error> for Failure {
                 failure.holder = busy.holder().unwrap_or_default().to_owned();
                 failure.left = to_ms(busy.left().unwrap_or_default());
             }
-            Error::Lost(lost) => failure.lost_reason = callback::reason_code(lost.reason()),
+            Error::Lost(lost) => failure.lost_reason = reason_code(lost.reason()),
             _ => {}
         }
         failure

@@ -6,7 +6,6 @@ use std::ptr::null;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use super::callback::reason_code;
 use super::client::{Client, change};
 use super::log::{Calls, LOOK_AGAIN};
 use super::*;

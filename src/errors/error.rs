@@ -84,7 +84,7 @@ impl Error {
         })
     }
 
-    /// The same error after work under the lock had succeeded.
+    /// Marks that work under the lock had succeeded.
     pub(crate) fn after_work(self) -> Error {
         match self {
             Error::Lost(lost) => Error::Lost(Lost {

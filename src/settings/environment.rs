@@ -24,14 +24,16 @@ pub const LONGEST_FILE: usize = 1 << 20;
 
 /// The value of a variable, or of the flag that goes before it, and the name of which of the two has it.
 type Given = Option<(&'static str, OsString)>;
+/// The mode of a file, and its content.
+type ReadFile<'a> = dyn Fn(&Path) -> io::Result<(u32, Vec<u8>)> + 'a;
 
 /// The surroundings of a program.
 #[allow(missing_debug_implementations)]
 pub struct Environment<'a> {
     /// Looks up a variable.
     pub given: &'a dyn Fn(&'static str) -> Given,
-    /// The mode of a file, and its content.
-    pub read: &'a dyn Fn(&Path) -> io::Result<(u32, Vec<u8>)>,
+    /// Reads a file.
+    pub read: &'a ReadFile<'a>,
     /// The file that is read last.
     pub default_file: &'a Path,
     /// Whether the program has the flags of the command, which errors then name.
@@ -285,7 +287,7 @@ mod tests {
 
     type Files = [(&'static str, u32, &'static str)];
 
-    /// What these variables and files name.
+    /// The place and the number of the nodes that these variables and files name.
     fn found(variables: &[(&'static str, &str)], files: &Files) -> Result<(String, usize), String> {
         let given = |name: &'static str| {
             let value = variables.iter().find(|(variable, _)| *variable == name);

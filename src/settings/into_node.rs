@@ -71,9 +71,6 @@ mod sealed {
     pub trait Nodes<Form> {}
 }
 
-const SEVERAL: &str =
-    "it has several URLs, and names more than one node: Redlock::new takes it as it is";
-
 /// The [`IntoNodes`] of one node.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -121,9 +118,6 @@ fn listed(before: usize, node: impl IntoNode) -> Result<Vec<NodeAddress>, Config
 pub(crate) fn of_url(url: &str) -> Result<NodeAddress, ConfigError> {
     // Some editors and secret stores put it before a text.
     let url = url.trim_start_matches('\u{feff}');
-    if node_list::several(url).is_some() {
-        return Err(ConfigError::new(SEVERAL));
-    }
     let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
     several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
 }

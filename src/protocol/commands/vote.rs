@@ -34,17 +34,17 @@ pub(crate) enum Vote {
     Sever(Cause),
 }
 
-/// What a node that refuses reports about the lock.
+/// The report of a node that refuses the lock.
 pub(crate) enum Refusal {
     /// Nothing.
     Unknown,
     /// The state of the lock that was to be acquired.
     Held(LockInfo),
-    /// What is in the place of a lock that was held.
+    /// The successor of a lock that was held.
     Instead(Instead),
 }
 
-/// What is in the place of a lock that its holder lost.
+/// A node's successor of a lock that its holder lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instead {
     Another,

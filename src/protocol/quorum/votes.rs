@@ -22,7 +22,7 @@ pub(crate) struct Remarks(Option<Box<RemarkLists>>);
 pub(crate) struct RemarkLists {
     /// The lock's state, from nodes that refused it.
     pub(crate) lock_infos: Vec<LockInfo>,
-    /// What nodes that no longer hold the lock have in its place.
+    /// The successors of the lock, on nodes that no longer hold it.
     pub(crate) instead: Vec<Instead>,
     /// Nodes where the name is in other use.
     pub(crate) other_uses: Vec<(usize, OtherUse)>,

@@ -131,7 +131,7 @@ impl Run<'_> {
         guessed.or_else(|| members.iter().find(is)).cloned()
     }
 
-    /// What is in the place of a member that is gone.
+    /// The answer about a member that is gone.
     fn instead_of_member(&self, lock: &[u8], found: Found, member: &[u8]) -> i64 {
         let Some(wanted) = head(member) else {
             return 0;

@@ -38,7 +38,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is there instead of a lock that is not held.
+    /// The answer about a lock that is not held.
     fn instead_of_name(&self, name: &[u8]) -> i64 {
         match self.value(name) {
             Some(_) => ANOTHER,

@@ -57,7 +57,7 @@ impl Run<'_> {
         number.map(Answer::Int)
     }
 
-    /// What is there instead, if this token does not hold the lock.
+    /// The answer about the lock, if this token does not hold it.
     fn instead(&mut self, lock: &[u8], token: &[u8]) -> Result<Option<i64>> {
         Ok(match self.get(lock)? {
             Some(value) if start(&value, lock_value::TOKEN) == token => None,

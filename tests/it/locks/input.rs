@@ -378,9 +378,12 @@ fn one_text_names_as_many_nodes_as_it_has_urls() {
             "{error}"
         );
     }
-    // For programs that look at one node.
+    // Where one node is expected.
     let error = "redis://a,redis://b".into_node().unwrap_err().to_string();
-    assert!(error.contains("Redlock::new takes it as it is"), "{error}");
+    assert!(
+        error.contains("give each node as an item of its own"),
+        "{error}"
+    );
 }
 
 /// As files, documents and secret stores have them.

@@ -6,6 +6,7 @@ use redlock_sync::{Error, Lock, LostReason, Redlock};
 use support::*;
 
 type Take = fn(&Redlock) -> Lock;
+type End = fn(Lock) -> Result<(), Error>;
 
 /// A lock of each kind on the name "a", and another client's lock that is in its place later.
 const KINDS: [(&str, Take, Take); 5] = [
@@ -37,7 +38,7 @@ fn several(redlock: &Redlock) -> Lock {
 }
 
 /// Everything by which a holder learns it from the nodes.
-const ENDS: [(&str, fn(Lock) -> Result<(), Error>); 5] = [
+const ENDS: [(&str, End); 5] = [
     ("release", Lock::release),
     ("extend", |mut lock| lock.extend(2 * TTL)),
     ("fencing_token", |lock| lock.fencing_token().map(drop)),
