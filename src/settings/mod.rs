@@ -14,6 +14,8 @@
 
 pub(crate) mod cluster_url;
 pub(crate) mod credentials;
+// Public items for the command alone.
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod environment;
 pub(crate) mod into_node;
 pub(crate) mod node_address;
