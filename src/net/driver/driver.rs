@@ -354,9 +354,9 @@ impl Driver {
         loop {
             let now = clock::instant();
             let most = match state.core.owed() {
-                Owed::ToFew => return true,
-                Owed::ToMany => time,
-                Owed::ToAbsent => time.min(try_time),
+                Owed::Few => return true,
+                Owed::Many => time,
+                Owed::Absent => time.min(try_time),
             };
             if now.saturating_duration_since(began) >= most {
                 return false;

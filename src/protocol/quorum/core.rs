@@ -62,11 +62,11 @@ pub(crate) enum Input<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owed {
     /// A majority has carried it out.
-    ToFew,
+    Few,
     /// A majority may have carried it out once nodes do that are connected.
-    ToMany,
+    Many,
     /// No majority can have, for as long as nodes are away.
-    ToAbsent,
+    Absent,
 }
 
 /// `W`: the caller that waits for an answer.
@@ -137,9 +137,9 @@ impl<W> Core<W> {
         let spare = self.nodes.len() - majority(self.nodes.len());
         let (owed, connected) = (self.which(Node::is_owed), self.connected_nodes());
         match owed.len() > spare {
-            false => Owed::ToFew,
-            true if owed.without(connected).len() > spare => Owed::ToAbsent,
-            true => Owed::ToMany,
+            false => Owed::Few,
+            true if owed.without(connected).len() > spare => Owed::Absent,
+            true => Owed::Many,
         }
     }
 
