@@ -32,7 +32,7 @@ use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::route::Route;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 #[cfg(feature = "cli")]
-use crate::protocol::quorum::core::Owed;
+use crate::protocol::quorum::core::OwedTo;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
@@ -354,9 +354,9 @@ impl Driver {
         loop {
             let now = clock::instant();
             let most = match state.core.owed() {
-                Owed::Few => return true,
-                Owed::Many => time,
-                Owed::Absent => time.min(try_time),
+                OwedTo::Few => return true,
+                OwedTo::Many => time,
+                OwedTo::Absent => time.min(try_time),
             };
             if now.saturating_duration_since(began) >= most {
                 return false;

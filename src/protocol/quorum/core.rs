@@ -60,7 +60,7 @@ pub(crate) enum Input<'a> {
 /// Which nodes may not have carried out what they are owed.
 #[cfg(feature = "cli")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owed {
+pub(crate) enum OwedTo {
     /// A majority has carried it out.
     Few,
     /// A majority may have carried it out once nodes do that are connected.
@@ -133,13 +133,13 @@ impl<W> Core<W> {
 
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
-    pub(crate) fn owed(&self) -> Owed {
+    pub(crate) fn owed(&self) -> OwedTo {
         let spare = self.nodes.len() - majority(self.nodes.len());
         let (owed, connected) = (self.which(Node::is_owed), self.connected_nodes());
         match owed.len() > spare {
-            false => Owed::Few,
-            true if owed.without(connected).len() > spare => Owed::Absent,
-            true => Owed::Many,
+            false => OwedTo::Few,
+            true if owed.without(connected).len() > spare => OwedTo::Absent,
+            true => OwedTo::Many,
         }
     }
 
