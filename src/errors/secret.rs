@@ -23,6 +23,10 @@ impl Secret {
         Secret(password.filter(|text| !text.is_empty()).map(Arc::from))
     }
 
+    pub(crate) fn is(&self, password: &str) -> bool {
+        self.0.as_deref() == Some(password)
+    }
+
     pub(crate) fn of_token(token: &Token) -> Secret {
         let text: String = token.as_bytes().iter().copied().map(char::from).collect();
         Secret(Some(text.into()))

@@ -2,12 +2,18 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redis::RedisConnectionInfo;
 
+use crate::errors::secret::Secret;
+
 /// An error of the program is shown up to this length.
 const MAX_ERROR: usize = 300;
+/// The most passwords that are remembered: one of each node.
+const MAX_GIVEN: usize = 64;
+/// How often a thread looks whether another one has let go of them, which takes microseconds.
+const TRIES: u32 = 1000;
 
 /// The password, and perhaps the name, with which a connection to a node logs in. For
 /// [`Options::credentials`](crate::Options::credentials).
@@ -60,25 +66,59 @@ type Callback = dyn Fn(&str) -> Result<Credentials, String> + Send + Sync;
 
 /// The closure that is asked for the credentials.
 #[derive(Clone)]
-pub(crate) struct AskCredentials(Arc<AssertUnwindSafe<Box<Callback>>>);
+pub(crate) struct AskCredentials(Arc<Closure>);
+
+struct Closure {
+    call: AssertUnwindSafe<Box<Callback>>,
+    /// The passwords that it returned last, which no text may repeat.
+    given: Mutex<Vec<Secret>>,
+}
 
 impl AskCredentials {
     pub(crate) fn new<E: fmt::Display>(
         ask: impl Fn(&str) -> Result<Credentials, E> + Send + Sync + 'static,
     ) -> AskCredentials {
         let call = move |node: &str| ask(node).map_err(|error| error.to_string());
-        AskCredentials(Arc::new(AssertUnwindSafe(Box::new(call))))
+        AskCredentials(Arc::new(Closure {
+            call: AssertUnwindSafe(Box::new(call)),
+            given: Mutex::default(),
+        }))
     }
 
     /// Do not call this while a mutex is held, nor in the thread of an operation: it may take any time, and take locks.
     pub(crate) fn call(&self, node: &str) -> Result<Credentials, String> {
         // State that a panic leaves half changed belongs to the program.
-        let given = catch_unwind(AssertUnwindSafe(|| (self.0)(node)));
+        let given = catch_unwind(AssertUnwindSafe(|| (self.0.call)(node)));
         let given = given.unwrap_or_else(|_| Err("the closure panicked".into()));
+        if let Ok(credentials) = &given {
+            self.remember(&credentials.password);
+        }
         given.map_err(|error| {
             let line = error.chars().take(MAX_ERROR);
             line.map(|c| if c.is_control() { ' ' } else { c }).collect()
         })
+    }
+
+    /// The passwords that were given. `None` in a forked child, if the mutex is held by a thread that does not exist
+    /// there.
+    fn given(&self) -> Option<MutexGuard<'_, Vec<Secret>>> {
+        let mut tries = (0..TRIES).map(|_| self.0.given.try_lock());
+        tries.find_map(|given| given.map_err(|_| std::thread::yield_now()).ok())
+    }
+
+    fn remember(&self, password: &str) {
+        if let Some(mut given) = self.given() {
+            given.retain(|one| !one.is(password));
+            given.push(Secret::of(Some(password)));
+            let more = given.len().saturating_sub(MAX_GIVEN);
+            given.drain(..more);
+        }
+    }
+
+    /// Whether a host is a password that the closure has returned, or has it in its name.
+    pub(crate) fn is_in_host(&self, host: &str) -> bool {
+        self.given()
+            .is_some_and(|given| given.iter().any(|one| one.is_in_host(host)))
     }
 }
 
@@ -100,6 +140,22 @@ impl fmt::Debug for AskCredentials {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_that_repeats_a_password_that_was_given_is_recognized() {
+        let ask =
+            AskCredentials::new(|node| Ok::<_, String>(Credentials::new(format!("pw-of-{node}"))));
+        assert!(!ask.is_in_host("db-pw-of-a"));
+        for node in ["a", "b", "a"] {
+            ask.call(node).unwrap();
+        }
+        assert!(ask.is_in_host("db-pw-of-a") && ask.clone().is_in_host("pw-of-b"));
+        assert!(!ask.is_in_host("db"));
+        for node in 0..MAX_GIVEN {
+            ask.call(&format!("node-{node:02}")).unwrap();
+        }
+        assert!(ask.is_in_host("pw-of-node-00") && !ask.is_in_host("pw-of-b"));
+    }
 
     #[test]
     fn an_error_is_one_short_line() {

@@ -284,11 +284,17 @@ impl Cluster {
         }
     }
 
+    /// Whether a host repeats the URL's password, or one that the program's closure has returned.
+    fn is_secret(&self, host: &str) -> bool {
+        let given = self.credentials.as_ref();
+        self.secret.is_in_host(host) || given.is_some_and(|ask| ask.is_in_host(host))
+    }
+
     /// The map of one of the servers.
     fn ask(&self, peer: &Peer, turn: &Turn<'_>) -> Told<Arc<Map>> {
         let map = ask_for_map(peer, turn)?;
         // Errors name servers, so none may repeat the password.
-        let repeats = map.servers().any(|(host, _)| self.secret.is_in_host(host));
+        let repeats = map.servers().any(|(host, _)| self.is_secret(host));
         match repeats {
             true => Err(no_map()),
             false => Ok(map),

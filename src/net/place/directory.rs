@@ -57,7 +57,8 @@ impl Place {
         let all = set.sentinels.iter().map(|info| peer(info, None)).collect();
         let info = given.info();
         let password = info.redis_settings().password();
-        let sentinels = Sentinels::new(set.name.clone(), all, info.addr().clone(), password);
+        let like = info.addr().clone();
+        let sentinels = Sentinels::new(set.name.clone(), all, like, password, credentials.clone());
         let source = Source::Sentinels(Arc::new(sentinels));
         Place::Master(Arc::new(Directory {
             shown: Mutex::new(given.to_string().into()),

@@ -11,7 +11,7 @@ use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster::{Cluster, Maps};
 use crate::net::place::question::Opinions;
-use crate::net::place::sentinels::Sentinels;
+use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
@@ -90,6 +90,7 @@ impl Directory {
         let peer = Peer::new(info, &self.trust, self.credentials.clone());
         let rest = until.saturating_duration_since(clock::instant());
         let connected = self.connect(&peer, rest, purpose);
+        self.check_host(&named.addr)?;
         *lock(&self.shown) = found.address.clone();
         match connected {
             Ok((connection, handshake)) => {
@@ -103,6 +104,17 @@ impl Directory {
                 };
                 Err(self.announced(cause, &named.addr, by))
             }
+        }
+    }
+
+    /// Refuses a host that repeats a password, which the closure may have returned for the first time just now.
+    fn check_host(&self, addr: &ConnectionAddr) -> Result<(), Cause> {
+        match (&self.source, addr) {
+            (
+                Source::Sentinels(sentinels),
+                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. },
+            ) if sentinels.is_secret(host) => Err(no_address()),
+            _ => Ok(()),
         }
     }
 

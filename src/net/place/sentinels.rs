@@ -16,6 +16,7 @@ use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::Heard;
+use crate::settings::credentials::AskCredentials;
 use crate::settings::url;
 use crate::values::clock;
 
@@ -27,20 +28,24 @@ pub(crate) struct Sentinels {
     like: ConnectionAddr,
     /// The passwords of servers and sentinels: no server is looked for at a host that repeats one.
     secrets: Vec<Secret>,
+    /// The closure for the servers' credentials.
+    credentials: Option<AskCredentials>,
     /// An answer is the master's address. `None`: the sentinel has no master of that name.
     asker: Arc<Asker<Option<ConnectionAddr>>>,
 }
 
 impl Sentinels {
-    /// `password`: the password of the servers.
+    /// `password`: the password of the servers. `credentials`: the closure that returns it in its place.
     pub(crate) fn new(
         name: String,
         all: Vec<Peer>,
         like: ConnectionAddr,
         password: Option<&str>,
+        credentials: Option<AskCredentials>,
     ) -> Sentinels {
         let passwords = all.iter().map(|peer| peer.redis_settings().password());
         Sentinels {
+            credentials,
             secrets: passwords.chain([password]).map(Secret::of).collect(),
             asker: Asker::new(),
             name,
@@ -84,8 +89,11 @@ impl Sentinels {
         }
     }
 
-    fn is_secret(&self, host: &str) -> bool {
+    /// Whether a host repeats a password of the URL, or one that the program's closure has returned.
+    pub(super) fn is_secret(&self, host: &str) -> bool {
+        let given = self.credentials.as_ref();
         self.secrets.iter().any(|secret| secret.is_in_host(host))
+            || given.is_some_and(|ask| ask.is_in_host(host))
     }
 
     /// Each sentinel's description of the master, all within `timeout` except for names that are not resolved in time.
@@ -217,7 +225,7 @@ fn tell(
     }
 }
 
-fn no_address() -> Cause {
+pub(super) fn no_address() -> Cause {
     Cause::Garbage("not the address of a master".into())
 }
 
@@ -238,7 +246,13 @@ mod tests {
             .iter()
             .map(|info| Peer::new(info.clone(), &trust, None));
         let like = infos[0].addr().clone();
-        Arc::new(Sentinels::new("m".into(), peers.collect(), like, None))
+        Arc::new(Sentinels::new(
+            "m".into(),
+            peers.collect(),
+            like,
+            None,
+            None,
+        ))
     }
 
     #[test]
@@ -258,7 +272,7 @@ mod tests {
     #[test]
     fn no_host_that_repeats_a_password_is_shown() {
         let like = ConnectionAddr::Tcp("h".into(), 1);
-        let set = Sentinels::new("m".into(), Vec::new(), like, Some("hunter2"));
+        let set = Sentinels::new("m".into(), Vec::new(), like, Some("hunter2"), None);
         let words = ["ip", "hunter2", "port", "6379", "flags", "master"];
         let shown = set.shown(described(words.map(str::to_owned).to_vec()));
         let shown: Vec<&str> = shown.values().map(|value| &**value).collect();

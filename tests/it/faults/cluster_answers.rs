@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Credentials, Redlock};
 use support::fake::Fake;
 use support::*;
 
@@ -147,7 +147,16 @@ fn a_server_that_gives_the_password_as_a_host_is_not_repeated() {
     let moved = moved
         .with_options(options().restart_guard(Duration::ZERO))
         .unwrap();
-    for redlock in [&fakes.redlock, &moved] {
+    let hosts = fakes
+        .ports
+        .map(|port| format!("127.0.0.1:{port}"))
+        .join(",");
+    let from_closure = options()
+        .restart_guard(Duration::ZERO)
+        .credentials(|_| Ok::<_, String>(Credentials::new("hunter2").user("u")));
+    let by_closure = Redlock::new(format!("redis+cluster://{hosts}")).unwrap();
+    let by_closure = by_closure.with_options(from_closure).unwrap();
+    for redlock in [&fakes.redlock, &moved, &by_closure] {
         let errors = unavailable(redlock.try_acquire("a", TTL));
         let report = redlock.check("probe").unwrap();
         let inspection = redlock.inspect("a").unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{LockState, Redlock};
+use redlock_sync::{Credentials, LockState, Redlock};
 use support::sentinels::client;
 use support::*;
 
@@ -335,7 +335,7 @@ fn a_process_with_too_many_open_files_confirms_no_master() {
 /// In place of the master's.
 #[test]
 fn a_sentinel_that_gives_a_password_as_a_host_is_not_repeated() {
-    for password in ["hunter2", "hunter3"] {
+    for (password, in_url) in [("hunter2", true), ("hunter3", true), ("hunter2", false)] {
         let named = format!("db-{password}");
         let fake = fake::Fake::new(move |words| match &words[0][..] {
             b"SENTINEL" if words[1] == *b"MASTER" => {
@@ -344,11 +344,18 @@ fn a_sentinel_that_gives_a_password_as_a_host_is_not_repeated() {
             b"SENTINEL" => format!("*2\r\n$10\r\n{named}\r\n$1\r\n1\r\n").into(),
             _ => b"+OK\r\n".to_vec(),
         });
-        let url = format!(
-            "redis+sentinel://u:hunter2@127.0.0.1:{}/m?sentinel_password=hunter3",
-            fake.port()
-        );
-        let redlock = client(&url, options().restart_guard(Duration::ZERO));
+        let port = fake.port();
+        let (url, options) = match in_url {
+            true => (
+                format!("redis+sentinel://u:hunter2@127.0.0.1:{port}/m?sentinel_password=hunter3"),
+                options(),
+            ),
+            false => (
+                format!("redis+sentinel://127.0.0.1:{port}/m"),
+                options().credentials(|_| Ok::<_, String>(Credentials::new("hunter2").user("u"))),
+            ),
+        };
+        let redlock = client(&url, options.restart_guard(Duration::ZERO));
         let errors = unavailable(redlock.try_acquire("a", TTL));
         let report = redlock.check("probe").unwrap();
         let inspection = redlock.inspect("a").unwrap();
