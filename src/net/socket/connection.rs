@@ -73,7 +73,11 @@ impl Connection {
         }
         let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         let failures = info.failures();
-        let sharing = Sharing::after(failures, addresses.len());
+        let sharing = match purpose {
+            // A server of a directory is silent only if all its addresses were tried.
+            Purpose::Questions => Sharing::Equal,
+            _ => Sharing::after(failures, addresses.len()),
+        };
         let tries = addresses.into_iter().map(|address| (address, purpose));
         let (mut tries, mut failed) = (tries.collect::<VecDeque<_>>(), Vec::new());
         if let Sharing::From(first) = sharing {
@@ -97,7 +101,9 @@ impl Connection {
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
-        info.failed_after(failures);
+        if purpose != Purpose::Questions {
+            info.failed_after(failures);
+        }
         Err(Cause::of_addresses(failed))
     }
 
