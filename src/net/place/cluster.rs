@@ -146,7 +146,7 @@ impl Cluster {
 
     /// The servers to ask where a slot is, and how many of them, the last ones, are spare.
     fn to_ask(&self, except: Option<&str>) -> (Vec<Peer>, usize) {
-        let (servers, turn) = match lock(&self.known).to_ask(except, clock::instant()) {
+        let (servers, turn) = match lock(&self.known).next_to_ask(except, clock::instant()) {
             ToAsk::Seeds => return (self.seeds.clone(), 0),
             ToAsk::Servers(servers, turn) => (servers, turn),
         };

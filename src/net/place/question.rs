@@ -6,7 +6,7 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::text;
-use crate::net::socket::connection::Connection;
+use crate::net::socket::connection::{Begins, Connection};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
@@ -180,7 +180,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) timeout: Duration,
     /// Called when only the server is left to wait for: its name is resolved, and the credentials are there. A thread
     /// for which that comes too late does not wait long enough to call the server silent.
-    pub(crate) begins: &'a dyn Fn() -> Result<(), Cause>,
+    pub(crate) begins: &'a Begins<'a>,
 }
 
 /// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
@@ -317,7 +317,7 @@ mod tests {
     fn a_server_that_is_asked_too_late_is_not_asked() {
         // No server listens there.
         let [peer, ..] = peers();
-        let ask = |begins: &dyn Fn() -> Result<(), Cause>| {
+        let ask = |begins: &Begins<'_>| {
             let turn = Turn {
                 until: crate::values::clock::instant() + TIME,
                 timeout: TIME,

@@ -23,6 +23,11 @@ use crate::values::clock;
 /// The most bytes that are read at once.
 const BUFFER: usize = 16 * 1024;
 
+/// Called when only the server is left to wait for.
+pub(crate) type Begins<'a> = dyn Fn() -> Result<(), Cause> + 'a;
+/// Called with the connection, and the time by which all must be done.
+pub(crate) type Then<'a, T> = dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause> + 'a;
+
 pub(crate) enum Connection {
     Plain(Plain),
     Tls(Tls),
@@ -48,10 +53,7 @@ impl Connection {
         info: &Peer,
         timeout: Duration,
         purpose: Purpose<'_>,
-        (begins, then): (
-            &dyn Fn() -> Result<(), Cause>,
-            &mut dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause>,
-        ),
+        (begins, then): (&Begins<'_>, &mut Then<'_, T>),
     ) -> Result<T, Cause> {
         let until = clock::instant() + timeout;
         let login = info.credentials(until, timeout)?;

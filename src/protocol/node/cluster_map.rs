@@ -128,7 +128,7 @@ impl ClusterMap {
     /// The servers to ask where a slot is: the seeds first, and once others are known, some of those in turn. The server
     /// at `except` is not asked about itself if that can be avoided: it may not have learnt yet that another one has
     /// taken its place.
-    pub(crate) fn to_ask(&mut self, except: Option<&str>, now: Instant) -> ToAsk {
+    pub(crate) fn next_to_ask(&mut self, except: Option<&str>, now: Instant) -> ToAsk {
         let Some(map) = &self.map else {
             return ToAsk::Seeds;
         };
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(known.moved_at(3, is_b), None);
         // One server is not asked about itself, unless it is the only one.
         for (except, expected) in [(None, 2), (Some("a:1"), 1), (Some("b:1"), 2)] {
-            let ToAsk::Servers(servers, _) = known.to_ask(except, moved) else {
+            let ToAsk::Servers(servers, _) = known.next_to_ask(except, moved) else {
                 panic!("they are known");
             };
             if servers.len() != expected {
@@ -236,13 +236,13 @@ mod tests {
     fn servers_are_asked_in_turn_and_those_at_the_same_time_ask_the_same() {
         let start = clock::instant();
         let mut known = ClusterMap::default();
-        assert_eq!(known.to_ask(None, start), ToAsk::Seeds);
+        assert_eq!(known.next_to_ask(None, start), ToAsk::Seeds);
         let mut map = Map::default();
         (0..5).for_each(|slot| map.moved(slot, (format!("h{slot}"), 1)));
         known.learn(map.into(), start);
         let mut asked = |at: u32| {
             let now = start + at * Duration::from_millis(1);
-            let ToAsk::Servers(servers, turn) = known.to_ask(Some("h2:1"), now) else {
+            let ToAsk::Servers(servers, turn) = known.next_to_ask(Some("h2:1"), now) else {
                 panic!("they are known");
             };
             let hosts: Vec<String> = servers.into_iter().map(|one| one.0).collect();
