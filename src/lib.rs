@@ -251,11 +251,12 @@ pub use lock::lockable::Lockable;
 pub use lock::redlock::Redlock;
 pub use lock::reentrant::{Reentrant, ReentrantLock};
 pub use net::driver::observe::{Ending, Event};
-pub use ops::check::{NodeFacts, Report};
-pub use ops::findings::{Finding, Severity};
+pub use ops::found::{ListedLock, Problem};
 pub use ops::holder::Holder;
 pub use ops::inspect::Inspection;
-pub use ops::list::{ListedLock, Listing, Problem};
+pub use ops::list::Listing;
+pub use ops::report::{NodeFacts, Report};
+pub use ops::rules::finding::{Finding, Severity};
 pub use ops::state::{LockState, NodeState};
 /// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.
 pub use redis;

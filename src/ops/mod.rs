@@ -9,17 +9,19 @@
 //! - `break_lock`: the release of a lock by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
+//! - `found`: which locks were found, and which are leftovers
 //! - `check`: whether the nodes are fit for locks
-//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis
-//!   Cluster)
+//! - `interview`: the questions of a check to one node
+//! - `rules`: what is wrong with nodes, by their answers
+//! - `report`: the result of a check
 //! - `json`, `literal`, `seen`: results, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
 pub(crate) mod check;
-pub(crate) mod coverage;
-pub(crate) mod findings;
+pub(crate) mod found;
 pub(crate) mod holder;
 pub(crate) mod inspect;
+pub(crate) mod interview;
 #[cfg(any(feature = "capi", feature = "cli"))]
 pub(crate) mod json;
 pub(crate) mod list;
@@ -27,9 +29,10 @@ pub(crate) mod list;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod literal;
 pub(crate) mod query;
+pub(crate) mod report;
+pub(crate) mod rules;
 pub(crate) mod scan;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
 pub(crate) mod seen;
-pub(crate) mod set;
 pub(crate) mod state;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::errors::error::NodeErrors;
-use crate::ops::check::{NodeFacts, Report};
-use crate::ops::findings::Finding;
 use crate::ops::holder::Holder;
 use crate::ops::inspect::Inspection;
 use crate::ops::json::Json;
 use crate::ops::literal::{escaped, printable};
+use crate::ops::report::{NodeFacts, Report};
+use crate::ops::rules::finding::Finding;
 use crate::ops::state::{LockState, NodeState};
 
 /// The kind of a lock that one holder has.

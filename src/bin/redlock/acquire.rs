@@ -10,9 +10,9 @@ use redlock_sync::{Error, Lock, Options, Redlock};
 use signal_hook::consts::{SIGCHLD, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::Job;
 use crate::busy::say_busy;
-use crate::plan::{ends_the_wait, handled};
+use crate::job::Job;
+use crate::signals::{ends_the_wait, handled};
 use crate::target::{Kind, Target};
 use crate::{End, failed, processes, report};
 

@@ -1,7 +1,6 @@
 //! The arguments of the command line, and what is wrong with them.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,13 +8,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, value_parser};
 use redlock_sync::command::MAX_PERMITS;
 
 use crate::target::Kind;
+use crate::time::{Time, max_hold};
 use crate::{BUSY, CODES};
-
-/// The longest ttl of a lock.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
-const DAY: u64 = 86_400;
-/// The shortest ttl of a lock.
-const SHORTEST: Duration = Duration::from_millis(10);
 
 #[derive(Parser)]
 #[command(
@@ -253,7 +247,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self.slots {
             Some(slots) => Kind::Slots(slots),
             None if self.also.is_empty() => Kind::Plain,
@@ -276,7 +270,7 @@ pub(crate) struct AnyKind {
 }
 
 impl AnyKind {
-    fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match (self.shared, self.exclusive) {
             (true, _) => Kind::Shared,
             (_, true) => Kind::Exclusive,
@@ -310,7 +304,7 @@ pub(crate) struct Votes {
 
 impl Votes {
     /// The longest ttl, if there is a limit.
-    fn longest(&self) -> Option<Duration> {
+    pub(crate) fn longest(&self) -> Option<Duration> {
         let longest = self.restart_guard.as_ref().map(|time| time.0);
         longest.filter(|longest| !longest.is_zero())
     }
@@ -331,75 +325,6 @@ fn exit_codes() -> String {
     format!("{TIMES}\n\nExit codes:\n{}", lines.trim_end())
 }
 
-/// The work of `redlock run`, after all checks.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) name: OsString,
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
-    /// `None`: for ever. Zero: one attempt.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) conflict: u8,
-    pub(crate) ttl: Duration,
-    pub(crate) max_hold: Duration,
-    pub(crate) at_least: Duration,
-    pub(crate) grace: Duration,
-    pub(crate) fair: bool,
-    pub(crate) fence: bool,
-    pub(crate) kind: Kind,
-}
-
-impl Run {
-    /// # Errors
-    ///
-    /// The option, its value and its limits.
-    pub(crate) fn job(&self) -> Result<Job, String> {
-        let (name, command) = words(&self.words)?;
-        let [program, arguments @ ..] = command else {
-            return Err("no COMMAND: redlock run [OPTIONS] NAME COMMAND [ARG]...".into());
-        };
-        let (ttl, max_hold) = (self.ttl.0, self.max_hold.0);
-        let second = Duration::from_secs(1);
-        within("--ttl", ttl, second, Duration::from_secs(DAY))?;
-        within("--max-hold", max_hold, second, Duration::MAX)?;
-        let at_least = self.at_least.map_or(Duration::ZERO, |time| time.0);
-        within(
-            "--at-least",
-            at_least,
-            Duration::ZERO,
-            max_hold.min(LONGEST),
-        )
-        .map_err(|error| format!("{error} (--max-hold)"))?;
-        if let Some(longest) = self.votes.longest() {
-            // The key is left with this ttl.
-            within("--at-least", at_least, Duration::ZERO, longest)
-                .map_err(|error| format!("{error} (--restart-guard)"))?;
-        }
-        let grace = self
-            .grace
-            .map_or(Duration::from_secs(5).min(ttl / 4), |time| time.0);
-        within("--grace", grace, Duration::ZERO, ttl / 2)
-            .map_err(|error| format!("{error} (half of --ttl)"))?;
-        Ok(Job {
-            name: name.to_owned(),
-            program: program.clone(),
-            arguments: arguments.to_vec(),
-            wait: match self.waiting.nonblock {
-                true => Some(Duration::ZERO),
-                false => self.waiting.wait.map(|time| time.0),
-            },
-            conflict: self.waiting.conflict_exit_code,
-            ttl,
-            max_hold,
-            at_least,
-            grace,
-            fair: self.fair,
-            fence: self.fence,
-            kind: self.any.kind(),
-        })
-    }
-}
-
 impl Doctor {
     /// The kind of lock that is tried.
     pub(crate) fn kind(&self) -> Kind {
@@ -410,120 +335,5 @@ impl Doctor {
 impl Throttle {
     pub(crate) fn kind(&self) -> Kind {
         self.count.kind()
-    }
-
-    /// NAME, COMMAND and its arguments.
-    ///
-    /// # Errors
-    ///
-    /// The mistake in the words.
-    pub(crate) fn words(&self) -> Result<(&OsStr, &[OsString]), String> {
-        let (name, command) = words(&self.words)?;
-        if self.fence && command.is_empty() {
-            return Err("--fence is for COMMAND, and there is none".into());
-        }
-        within("--every", self.every.0, SHORTEST, LONGEST)?;
-        if let Some(longest) = self.votes.longest() {
-            within("--every", self.every.0, SHORTEST, longest)
-                .map_err(|error| format!("{error} (--restart-guard)"))?;
-        }
-        Ok((name, command))
-    }
-}
-
-/// NAME, and COMMAND with its arguments. `--` may be written before either.
-fn words(words: &[OsString]) -> Result<(&OsStr, &[OsString]), String> {
-    let [name, command @ ..] = words else {
-        return Err("no NAME".into());
-    };
-    let command = match command {
-        [dashes, command @ ..] if dashes == "--" => command,
-        command => command,
-    };
-    let starts_with_dash = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
-    if let Some(program) = command.first().filter(|program| starts_with_dash(program)) {
-        return Err(format!(
-            "COMMAND is {program:?}: it cannot begin with \"-\". Options go before NAME"
-        ));
-    }
-    Ok((name, command))
-}
-
-pub(crate) fn within(
-    what: &str,
-    time: Duration,
-    min: Duration,
-    max: Duration,
-) -> Result<(), String> {
-    if time >= min && time <= max {
-        return Ok(());
-    }
-    let to = match max {
-        Duration::MAX => "more".into(),
-        max => Time(max).to_string(),
-    };
-    let (time, min) = (Time(time), Time(min));
-    Err(format!("{what} is {time}: it must be {min} to {to}"))
-}
-
-/// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Time(pub(crate) Duration);
-
-/// The form in which it can be given; less than a millisecond is not shown.
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
-        if millis > 0 {
-            return match seconds {
-                0 => write!(f, "{millis}ms"),
-                _ => write!(f, "{}s", self.0.as_millis() as f64 / 1000.0),
-            };
-        }
-        let units = [(DAY, "d"), (3600, "h"), (60, "m")];
-        match units
-            .iter()
-            .find(|(unit, _)| seconds > 0 && seconds % unit == 0)
-        {
-            Some((unit, name)) => write!(f, "{}{name}", seconds / unit),
-            None => write!(f, "{seconds}s"),
-        }
-    }
-}
-
-impl std::str::FromStr for Time {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Time, String> {
-        let end = text
-            .trim_end_matches(|c: char| c.is_ascii_alphabetic())
-            .len();
-        let (number, unit) = text.split_at(end);
-        let unit = match unit {
-            "ms" => 0.001,
-            "" | "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err("its unit must be ms, s, m, h or d".into()),
-        };
-        let digits = number
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
-        let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
-        time.filter(|time| *time <= LONGEST)
-            .map(Time)
-            .ok_or_else(|| {
-                "it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d"
-                    .into()
-            })
-    }
-}
-
-fn max_hold(text: &str) -> Result<Time, String> {
-    match text {
-        "forever" => Ok(Time(Duration::MAX)),
-        text => text.parse(),
     }
 }

@@ -10,10 +10,10 @@ use redlock_sync::{Error, KeptLock, Lock, LostReason, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
 
-use crate::arguments::Job;
 use crate::child::boot_time;
-use crate::plan::asks_to_end;
+use crate::job::Job;
 use crate::show::shortened;
+use crate::signals::asks_to_end;
 use crate::{End, LOST, report};
 
 /// Between two tries to extend the lock for `--at-least`.

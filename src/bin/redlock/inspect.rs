@@ -8,7 +8,7 @@ use redlock_sync::command::{LOCK, READERS, Seen, escaped, inspection_json, print
 use redlock_sync::{Inspection, LockState, NodeState, Redlock};
 
 use crate::arguments::Inspect;
-use crate::nodes::by_flag;
+use crate::explain::by_flag;
 use crate::print::{print, print_json};
 use crate::show::{shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};

@@ -8,7 +8,7 @@ use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::List;
-use crate::nodes::by_flag;
+use crate::explain::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
 use crate::show::{milliseconds, table, time};

@@ -1,6 +1,6 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec,
+//! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with signals), run (whose helpers are acquire, child, exec,
 //! processes, terminal and give_up), target, throttle, show, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
@@ -24,9 +24,12 @@ mod child;
 mod doctor;
 mod exec;
 mod exit;
+mod explain;
+mod files;
 #[cfg(target_os = "linux")]
 mod give_up;
 mod inspect;
+mod job;
 mod label;
 mod list;
 mod manual;
@@ -41,10 +44,13 @@ mod release;
 #[cfg(target_os = "linux")]
 mod run;
 mod show;
+#[cfg(target_os = "linux")]
+mod signals;
 mod target;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod throttle;
+mod time;
 
 fn main() -> ExitCode {
     let end = start();
@@ -77,7 +83,7 @@ fn start() -> End {
         }),
         Err(error) => {
             let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-            let error = nodes::explained(error, &words);
+            let error = explain::explained(error, &words);
             let _ = error.print();
             End::Code(if error.use_stderr() { USAGE } else { 0 })
         }
@@ -129,7 +135,7 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
 use run::run;
 
 #[cfg(not(target_os = "linux"))]
-fn run(_: &arguments::Job, _: &redlock_sync::Redlock, _: &redlock_sync::Options) -> End {
+fn run(_: &job::Job, _: &redlock_sync::Redlock, _: &redlock_sync::Options) -> End {
     report(format_args!(
         "run needs Linux: nowhere else can COMMAND be ended in time for certain"
     ));

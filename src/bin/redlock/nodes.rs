@@ -1,27 +1,17 @@
 //! Where the nodes' URLs and certificates come from, and the rules that keep passwords and keys out of sight.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
-use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use redlock_sync::command::{DEFAULT_FILE, Environment, LONGEST_FILE, NODES, printable};
+use redlock_sync::command::{DEFAULT_FILE, Environment, NODES};
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock};
 
-use crate::arguments::{Nodes, Time, Votes, within};
+use crate::arguments::{Nodes, Votes};
+use crate::files::{WITHIN, read};
 use crate::label::label;
-
-/// How long the writer of a pipe may take: it may ask a store of secrets, or be a person.
-const WITHIN: Duration = Duration::from_secs(30);
+use crate::time::{Time, within};
 
 /// The client, and its options.
 ///
@@ -135,89 +125,6 @@ fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     urls.iter().enumerate().map(one).collect()
 }
 
-/// How a node is given, if this word is the URL of one in a place where no node is expected.
-pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
-    let url = word.to_str()?;
-    let node = url.into_node().ok()?;
-    Some(if node.has_password() {
-        format!("a node with a password is given in a file for --nodes-file, or in {NODES}")
-    } else if url.contains(['@', '?']) {
-        "a node is given by --node URL".into()
-    } else {
-        format!("a node is given by --node {url}")
-    })
-}
-
-/// The error for these words, with the flag for a node if one may have been given without it: doctor takes no NAME, and
-/// the others that look at nodes take one. Nothing that may have a password in it is repeated.
-pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    let looks = ["doctor", "inspect", "list", "release"];
-    let command = words.first().and_then(|word| word.to_str());
-    let Some(ContextValue::String(unexpected)) = error.get(ContextKind::InvalidArg) else {
-        return error;
-    };
-    let is_known = command.is_some_and(|command| looks.contains(&command));
-    if error.kind() != clap::error::ErrorKind::UnknownArgument
-        || !is_known
-        || unexpected.starts_with('-')
-    {
-        return error;
-    }
-    let unexpected = unexpected.clone();
-    let host = (command == Some("doctor")).then(|| format!("redis://{unexpected}"));
-    let host = host.and_then(|url| by_flag(OsStr::new(&url)));
-    let url = words.iter().skip(1).find_map(|word| by_flag(word));
-    let tip = url.or(host);
-    let tip = tip.unwrap_or_else(|| "a node is given by --node redis://HOST".into());
-    let tip = StyledStr::from(printable(&tip));
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
-    if unexpected.contains(['@', '?']) {
-        error.insert(ContextKind::InvalidArg, ContextValue::String("***".into()));
-    }
-    error
-}
-
-/// A file's mode and content. The file may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its
-/// time, or a FIFO, which may have none.
-fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
-    let end = Instant::now() + within;
-    let mut file = OpenOptions::new();
-    // Without the flag, opening a FIFO waits for a writer.
-    let file = file.custom_flags(OFlag::O_NONBLOCK.bits());
-    let file = file.read(true).open(path)?;
-    let mode = file.metadata()?.permissions().mode();
-    let mut bytes = Vec::new();
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut polled, wait) {
-            Ok(0) => {
-                let text = format!(
-                    "not read to its end within {within:?}: is it a pipe that is never closed?"
-                );
-                return Err(io::Error::new(ErrorKind::TimedOut, text));
-            }
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let mut page = [0; 4096];
-        match (&file).read(&mut page) {
-            Ok(0) => break,
-            Ok(count) => bytes.extend(page.iter().take(count)),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-        if bytes.len() > LONGEST_FILE {
-            let text = format!("longer than {LONGEST_FILE} bytes");
-            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
-        }
-    }
-    Ok((mode, bytes))
-}
-
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
     let node = url.into_node();
     node.map_err(|error| format!("{place}: {error}"))
@@ -225,66 +132,13 @@ fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<NodeAddress, String
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::thread;
+    use std::os::unix::fs::PermissionsExt;
 
     use clap::Parser;
-    use nix::sys::stat::Mode;
-    use nix::unistd::mkfifo;
-
     use redlock_sync::command::NODES_FILE;
 
     use super::*;
     use crate::arguments::{Arguments, Command};
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn fifo(name: &str) -> PathBuf {
-        let path = env::temp_dir().join(format!("redlock-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-        path
-    }
-
-    #[test]
-    fn a_pipe_that_is_not_written_or_closed_is_waited_for_within_its_time() {
-        let path = fifo("silent");
-        let begin = Instant::now();
-        let unopened = read(&path, SECOND / 2).unwrap_err();
-        let writer = OpenOptions::new().read(true).write(true).open(&path);
-        let open = read(&path, SECOND / 2).unwrap_err();
-        assert!(begin.elapsed() > SECOND / 2 && begin.elapsed() < 6 * SECOND);
-        for error in [unopened, open] {
-            let text = error.to_string();
-            assert!(text.contains("500ms") && text.contains("pipe"), "{text}");
-        }
-        drop(writer);
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn a_pipe_is_read_until_it_is_closed() {
-        let path = fifo("slow");
-        let text = thread::scope(|scope| {
-            let reader = scope.spawn(|| read(&path, 20 * SECOND));
-            thread::sleep(SECOND / 10);
-            let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
-            for _ in 0..3 {
-                writer.write_all("#\n".repeat(3000).as_bytes()).unwrap();
-                thread::sleep(SECOND / 10);
-            }
-            drop(writer);
-            reader.join().unwrap().unwrap().1
-        });
-        assert_eq!(text.len(), 18_000);
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn what_never_ends_is_read_to_its_limit() {
-        let error = read(Path::new("/dev/zero"), 20 * SECOND).unwrap_err();
-        assert!(error.to_string().contains("1048576 bytes"), "{error}");
-    }
 
     /// The result of `redlock list` with these flags and these surroundings: the place, and how many nodes it names.
     fn taken(

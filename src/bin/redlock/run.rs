@@ -24,11 +24,12 @@ use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
 use crate::acquire::{acquire, signals};
-use crate::arguments::Job;
 use crate::child::{self, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
-use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, is_handed_on};
+use crate::job::Job;
+use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why};
 use crate::processes;
+use crate::signals::is_handed_on;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::text::human;
 use crate::net::place::sentinels::Description;
-use crate::ops::findings::{Needs, Remark, Severity};
+use crate::ops::rules::codes::Code;
+use crate::ops::rules::facts::Needs;
+use crate::ops::rules::finding::{Remark, Severity};
 use crate::protocol::commands::server_info::ServerInfo;
 
 /// How much longer a replica may be silent than the time after which a silent master counts as down.
@@ -41,7 +43,7 @@ fn master(description: &Description) -> Option<String> {
 
 fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
     let mut found = Vec::new();
-    let mut add = |severity, text| found.push((severity, "sentinel", text));
+    let mut add = |severity, text| found.push((severity, Code::Sentinel, text));
     let mut named: Option<(&str, String)> = None;
     for (address, said) in sentinels {
         let said = match said {
@@ -117,7 +119,7 @@ fn isolation(
         }
         _ => return None,
     };
-    Some((Severity::Warning, "isolation", text))
+    Some((Severity::Warning, Code::Isolation, text))
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
         );
         let found = found.into_iter();
         found
-            .map(|(_, code, text)| format!("{code}: {text}"))
+            .map(|(_, code, text)| format!("{}: {text}", code.as_str()))
             .collect()
     }
 

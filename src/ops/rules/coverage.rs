@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::errors::text::human;
-use crate::ops::findings::{NodeReport, Remark, Severity};
+use crate::ops::rules::codes::Code;
+use crate::ops::rules::facts::NodeReport;
+use crate::ops::rules::finding::{Remark, Severity};
 use crate::protocol::commands::slots;
 use crate::protocol::node::guard::{DEFAULT_TTL, MARGIN};
 
@@ -19,7 +21,7 @@ pub(crate) fn remarks<'a>(
 ) -> Vec<Remark> {
     let is_full = masters.clone().map(|said| said.coverage.is_full);
     let mut found = Vec::new();
-    let mut add = |severity, text| found.push((severity, "cluster", text));
+    let mut add = |severity, text| found.push((severity, Code::Cluster, text));
     match missing {
         0 if is_full.clone().any(|is_full| is_full == Some(true)) => add(
             Severity::Note,
@@ -61,7 +63,7 @@ pub(crate) fn remarks<'a>(
 mod tests {
     use super::*;
     use crate::errors::cause::Cause;
-    use crate::ops::findings::{Coverage, Location, Needs, TrialLock};
+    use crate::ops::rules::facts::{Coverage, Location, Needs, TrialLock};
     use crate::protocol::commands::server_info::ServerInfo;
 
     const S: Duration = Duration::from_secs(1);

@@ -1,0 +1,115 @@
+//! The work of a command, after all checks of its arguments.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use crate::arguments::{Run, Throttle};
+use crate::target::Kind;
+use crate::time::{DAY, LONGEST, SHORTEST, within};
+
+/// The work of `redlock run`, after all checks.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) name: OsString,
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    /// `None`: for ever. Zero: one attempt.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) conflict: u8,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Duration,
+    pub(crate) at_least: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) fair: bool,
+    pub(crate) fence: bool,
+    pub(crate) kind: Kind,
+}
+
+impl Run {
+    /// # Errors
+    ///
+    /// The option, its value and its limits.
+    pub(crate) fn job(&self) -> Result<Job, String> {
+        let (name, command) = words(&self.words)?;
+        let [program, arguments @ ..] = command else {
+            return Err("no COMMAND: redlock run [OPTIONS] NAME COMMAND [ARG]...".into());
+        };
+        let (ttl, max_hold) = (self.ttl.0, self.max_hold.0);
+        let second = Duration::from_secs(1);
+        within("--ttl", ttl, second, Duration::from_secs(DAY))?;
+        within("--max-hold", max_hold, second, Duration::MAX)?;
+        let at_least = self.at_least.map_or(Duration::ZERO, |time| time.0);
+        within(
+            "--at-least",
+            at_least,
+            Duration::ZERO,
+            max_hold.min(LONGEST),
+        )
+        .map_err(|error| format!("{error} (--max-hold)"))?;
+        if let Some(longest) = self.votes.longest() {
+            // The key is left with this ttl.
+            within("--at-least", at_least, Duration::ZERO, longest)
+                .map_err(|error| format!("{error} (--restart-guard)"))?;
+        }
+        let grace = self
+            .grace
+            .map_or(Duration::from_secs(5).min(ttl / 4), |time| time.0);
+        within("--grace", grace, Duration::ZERO, ttl / 2)
+            .map_err(|error| format!("{error} (half of --ttl)"))?;
+        Ok(Job {
+            name: name.to_owned(),
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+            wait: match self.waiting.nonblock {
+                true => Some(Duration::ZERO),
+                false => self.waiting.wait.map(|time| time.0),
+            },
+            conflict: self.waiting.conflict_exit_code,
+            ttl,
+            max_hold,
+            at_least,
+            grace,
+            fair: self.fair,
+            fence: self.fence,
+            kind: self.any.kind(),
+        })
+    }
+}
+
+impl Throttle {
+    /// NAME, COMMAND and its arguments.
+    ///
+    /// # Errors
+    ///
+    /// The mistake in the words.
+    pub(crate) fn words(&self) -> Result<(&OsStr, &[OsString]), String> {
+        let (name, command) = words(&self.words)?;
+        if self.fence && command.is_empty() {
+            return Err("--fence is for COMMAND, and there is none".into());
+        }
+        within("--every", self.every.0, SHORTEST, LONGEST)?;
+        if let Some(longest) = self.votes.longest() {
+            within("--every", self.every.0, SHORTEST, longest)
+                .map_err(|error| format!("{error} (--restart-guard)"))?;
+        }
+        Ok((name, command))
+    }
+}
+
+/// NAME, and COMMAND with its arguments. `--` may be written before either.
+fn words(words: &[OsString]) -> Result<(&OsStr, &[OsString]), String> {
+    let [name, command @ ..] = words else {
+        return Err("no NAME".into());
+    };
+    let command = match command {
+        [dashes, command @ ..] if dashes == "--" => command,
+        command => command,
+    };
+    let starts_with_dash = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    if let Some(program) = command.first().filter(|program| starts_with_dash(program)) {
+        return Err(format!(
+            "COMMAND is {program:?}: it cannot begin with \"-\". Options go before NAME"
+        ));
+    }
+    Ok((name, command))
+}

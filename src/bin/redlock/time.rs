@@ -1,0 +1,89 @@
+//! Times as they are given on the command line.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The longest ttl of a lock.
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
+pub(crate) const DAY: u64 = 86_400;
+/// The shortest ttl of a lock.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(10);
+
+pub(crate) fn within(
+    what: &str,
+    time: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), String> {
+    if time >= min && time <= max {
+        return Ok(());
+    }
+    let to = match max {
+        Duration::MAX => "more".into(),
+        max => Time(max).to_string(),
+    };
+    let (time, min) = (Time(time), Time(min));
+    Err(format!("{what} is {time}: it must be {min} to {to}"))
+}
+
+/// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Duration);
+
+/// The form in which it can be given; less than a millisecond is not shown.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        if millis > 0 {
+            return match seconds {
+                0 => write!(f, "{millis}ms"),
+                _ => write!(f, "{}s", self.0.as_millis() as f64 / 1000.0),
+            };
+        }
+        let units = [(DAY, "d"), (3600, "h"), (60, "m")];
+        match units
+            .iter()
+            .find(|(unit, _)| seconds > 0 && seconds % unit == 0)
+        {
+            Some((unit, name)) => write!(f, "{}{name}", seconds / unit),
+            None => write!(f, "{seconds}s"),
+        }
+    }
+}
+
+impl std::str::FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Time, String> {
+        let end = text
+            .trim_end_matches(|c: char| c.is_ascii_alphabetic())
+            .len();
+        let (number, unit) = text.split_at(end);
+        let unit = match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return Err("its unit must be ms, s, m, h or d".into()),
+        };
+        let digits = number
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
+        let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
+        time.filter(|time| *time <= LONGEST)
+            .map(Time)
+            .ok_or_else(|| {
+                "it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d"
+                    .into()
+            })
+    }
+}
+
+pub(crate) fn max_hold(text: &str) -> Result<Time, String> {
+    match text {
+        "forever" => Ok(Time(Duration::MAX)),
+        text => text.parse(),
+    }
+}

@@ -1,0 +1,27 @@
+//! What is wrong with nodes, by what they report.
+//!
+//! In reading order:
+//!
+//! - `codes`: the codes of findings, a row for each
+//! - `finding`: a finding, as it is reported
+//! - `facts`: the reports of nodes about themselves
+//! - `findings`: the findings so far
+//! - `trial`: a node that refuses what locks need
+//! - `server`: one server, by its INFO
+//! - `way`: the way to a node
+//! - `judge`: all of these, and findings that concern several nodes
+//! - `set`: a set, by its sentinels
+//! - `coverage`: a Redis Cluster as a whole
+
+pub(crate) mod codes;
+pub(crate) mod coverage;
+pub(crate) mod facts;
+pub(crate) mod finding;
+mod findings;
+pub(crate) mod judge;
+mod server;
+pub(crate) mod set;
+#[cfg(test)]
+mod tests;
+mod trial;
+mod way;
