@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::ops::holder::Holder;
 use crate::ops::scan::ScannedKey;
+use crate::ops::waiters::Waiters;
 use crate::values::lock_value::ValueRole;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, majority};
@@ -19,6 +20,7 @@ pub struct ListedLock {
     on: BTreeMap<usize, Duration>,
     remaining: Duration,
     problem: Option<Problem>,
+    waiters: Option<Waiters>,
 }
 
 impl ListedLock {
@@ -41,6 +43,16 @@ impl ListedLock {
     /// end.
     pub fn remaining(&self) -> Option<Duration> {
         end(self.remaining)
+    }
+
+    /// How many processes wait for the lock, as in [`Inspection::waiting`](crate::Inspection::waiting).
+    pub fn waiting(&self) -> Option<usize> {
+        self.waiters.map(|waiters| waiters.count())
+    }
+
+    /// How long the first of these has waited, as in [`Inspection::longest_wait`](crate::Inspection::longest_wait).
+    pub fn longest_wait(&self) -> Option<Duration> {
+        self.waiters.and_then(|waiters| waiters.longest())
     }
 
     /// The problem with the lock, if there is one.
@@ -155,12 +167,15 @@ impl FoundKey {
                 let role = key.holder.as_ref().map(Holder::role);
                 let start = key.start().map(<[u8]>::to_vec);
                 let (id, left) = ((key.name.clone(), role, start), key.left);
+                let waiters = key.waiters;
                 let lock = locks.entry(id).or_insert_with(|| FoundLock {
                     key,
                     on: BTreeMap::new(),
                     minority: false,
                 });
                 lock.on.insert(node, left);
+                let all = lock.key.waiters.into_iter().chain(waiters);
+                lock.key.waiters = all.reduce(Waiters::and);
             }
         }
         let (failed, quorum) = (self.failed.len(), majority(self.nodes));
@@ -188,6 +203,7 @@ impl FoundKey {
                 on: lock.on.clone(),
                 remaining: last.copied().unwrap_or_default(),
                 problem,
+                waiters: lock.key.waiters,
             }
         };
         self.locks.values().map(listed).collect()

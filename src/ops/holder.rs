@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::SystemTime;
 
 use crate::values::label::Label;
 use crate::values::lock_value::{self, ValueRole};
@@ -50,6 +51,12 @@ impl Holder {
     /// The [label](crate::Options::label), if the holder gave its lock one.
     pub fn label(&self) -> Option<&str> {
         self.label.as_ref().map(Label::as_str)
+    }
+
+    /// When the lock was acquired, by the clock of the machine that its holder runs on, to the second. `None`: the lock
+    /// was acquired by a program that does not note the time, or whose clock was not set.
+    pub fn since(&self) -> Option<SystemTime> {
+        self.token.since()
     }
 
     /// The permit of a [semaphore](crate::Redlock::semaphore) that it has, as in [`Lock::slot`](crate::Lock::slot).

@@ -9,6 +9,7 @@ use crate::net::place::directory::Place;
 use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
+use crate::ops::waiters::Waiters;
 use crate::protocol::commands::means::{self, Means};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::INSPECT;
@@ -55,22 +56,20 @@ impl Redlock {
         let asked = key.to_vec();
         let answers = self.query(&places, 1, move |query| look(query, &asked, false));
         let answers = self.follow(&places, &key, answers);
+        let waiters = answers.iter().flatten().filter_map(|(_, waiters)| *waiters);
+        let waiters = waiters.reduce(Waiters::and);
         let nodes = places.iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
             nodes: nodes.collect(),
+            waiters,
         })
     }
 }
 
 impl Redlock {
     /// Replaces refusals of servers that do not have the key by the answers of the servers that do.
-    fn follow(
-        &self,
-        places: &[Place],
-        key: &[u8],
-        mut answers: Vec<Result<NodeState, Cause>>,
-    ) -> Vec<Result<NodeState, Cause>> {
+    fn follow(&self, places: &[Place], key: &[u8], mut answers: Vec<Looked>) -> Vec<Looked> {
         let slot = slots::slot(key);
         for (place, answer) in places.iter().zip(&mut answers) {
             let server = match answer {
@@ -87,9 +86,12 @@ impl Redlock {
     }
 }
 
-fn inspected(node: usize, place: &Place, answer: Result<NodeState, Cause>) -> (String, NodeState) {
+/// The answer of a node: the state of the lock, and the processes that wait for it.
+type Looked = Result<(NodeState, Option<Waiters>), Cause>;
+
+fn inspected(node: usize, place: &Place, answer: Looked) -> (String, NodeState) {
     let address = place.shown().to_string();
-    let state = answer.unwrap_or_else(|cause| {
+    let state = answer.map(|(state, _)| state).unwrap_or_else(|cause| {
         let error = NodeError {
             node,
             address: address.as_str().into(),
@@ -102,15 +104,28 @@ fn inspected(node: usize, place: &Place, answer: Result<NodeState, Cause>) -> (S
 
 /// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is on its
 /// way to the node.
-fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<NodeState, Cause> {
-    let [reply] = ask(query, [&[b"EVAL", INSPECT.text, b"1", key]], asking)?;
+fn look(query: &mut Query, key: &[u8], asking: bool) -> Looked {
+    let queue = Waiters::key(key);
+    let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
+    let [reply, queue] = ask(query, [inspect, &Waiters::question(&queue)], asking)?;
+    let waiters = Waiters::of_reply(&queue);
     let refused = match reply {
         Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => text,
-        reply => return seen(reply),
+        reply => return Ok((seen(reply)?, waiters)),
     };
+    Ok((look_natively(query, key, asking, &refused)?, waiters))
+}
+
+/// The state of a lock on a node that has refused the script.
+fn look_natively(
+    query: &mut Query,
+    key: &[u8],
+    asking: bool,
+    refused: &str,
+) -> Result<NodeState, Cause> {
     let trials = query.ask::<{ means::NATIVE.len() }>(&means::native_trials())?;
-    if Means::without_scripts(&refused, &trials).is_err() {
-        return Err(Cause::refused(&refused));
+    if Means::without_scripts(refused, &trials).is_err() {
+        return Err(Cause::refused(refused));
     }
     // One byte more than a lock's value has: the value may be large.
     let last = lock_value::LONGEST.to_string();
@@ -231,6 +246,7 @@ pub(crate) fn member(bulk: &[u8]) -> Option<(Option<Holder>, Duration)> {
 #[derive(Clone, Debug)]
 pub struct Inspection {
     nodes: Vec<(String, NodeState)>,
+    waiters: Option<Waiters>,
 }
 
 impl Inspection {
@@ -238,6 +254,17 @@ impl Inspection {
     pub fn state(&self) -> LockState {
         let states: Vec<&NodeState> = self.nodes.iter().map(|(_, state)| state).collect();
         decide(&states)
+    }
+
+    /// How many processes wait for the lock: on the node that has most of them in its queue, at most 400. One that has
+    /// died counts until a release finds that. `None`: no node's queue can be read.
+    pub fn waiting(&self) -> Option<usize> {
+        self.waiters.map(|waiters| waiters.count())
+    }
+
+    /// How long the first of these has waited, by the clocks of the nodes and of this machine. `None`: none waits.
+    pub fn longest_wait(&self) -> Option<Duration> {
+        self.waiters.and_then(|waiters| waiters.longest())
     }
 
     /// The nodes, in the order of [`Redlock::new`]: index, address, answer.

@@ -4,6 +4,7 @@
 //!
 //! - `query`: questions to all nodes in parallel
 //! - `holder`: the holder of a lock, as it is shown
+//! - `waiters`: the processes that wait for a lock
 //! - `state`: the nodes' answers about a lock, and what they mean together
 //! - `inspect`: the holders of a lock, node by node
 //! - `break_lock`: the release of a lock by another process
@@ -36,3 +37,4 @@ pub(crate) mod scan;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
 pub(crate) mod seen;
 pub(crate) mod state;
+pub(crate) mod waiters;

@@ -9,6 +9,7 @@ use crate::errors::server_error::{Meaning, without_arguments};
 use crate::ops::holder::Holder;
 use crate::ops::inspect::member;
 use crate::ops::query::{Query, SendPart};
+use crate::ops::waiters::Waiters;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::INSPECT;
@@ -30,6 +31,8 @@ pub(crate) struct ScannedKey {
     pub(crate) holder: Option<Holder>,
     /// How long it is kept; [`Duration::MAX`]: it has no end.
     pub(crate) left: Duration,
+    /// The processes that wait for the lock, if it is one.
+    pub(crate) waiters: Option<Waiters>,
 }
 
 impl ScannedKey {
@@ -40,6 +43,7 @@ impl ScannedKey {
             holder: value.as_ref().and_then(parse),
             value,
             left,
+            waiters: None,
         }
     }
 
@@ -172,7 +176,33 @@ fn keys(connection: &mut ScanQuestions<'_>, names: &[Vec<u8>]) -> Result<Page, C
     read -= elsewhere.len();
     read += asked - not_here.len();
     keys.extend(more);
-    Ok((read, with_members(connection, keys)?))
+    let mut keys = with_members(connection, keys)?;
+    add_waiters(connection, &mut keys)?;
+    Ok((read, keys))
+}
+
+/// Adds to each lock how many processes wait for it. The queue of one may not be for this user.
+fn add_waiters(connection: &mut ScanQuestions<'_>, keys: &mut [ScannedKey]) -> Result<(), Cause> {
+    let mut pipe = redis::pipe();
+    let is_lock = |key: &ScannedKey| key.holder.is_some();
+    for key in keys.iter().filter(|key| is_lock(key)) {
+        let queue = Waiters::key(&key.name);
+        let [command, arguments @ ..] = Waiters::question(&queue);
+        pipe.add_command(
+            redis::Cmd::new()
+                .arg(command)
+                .arg(&arguments[..])
+                .to_owned(),
+        );
+    }
+    let replies = connection.ask_all(&mut pipe)?;
+    for (key, reply) in keys.iter_mut().filter(|key| is_lock(key)).zip(replies) {
+        let members: Option<Vec<Vec<u8>>> = reply
+            .ok()
+            .and_then(|reply| redis::from_redis_value(reply).ok());
+        key.waiters = members.map(|members| Waiters::of_members(&members));
+    }
+    Ok(())
 }
 
 /// The number of keys looked at, the keys, and the names of those that the server does not have.

@@ -10,6 +10,7 @@ use crate::ops::literal::{escaped, printable};
 use crate::ops::report::{NodeFacts, Report};
 use crate::ops::rules::finding::Finding;
 use crate::ops::state::{LockState, NodeState};
+use crate::values::clock;
 
 /// The kind of a lock that one holder has.
 pub const LOCK: &str = "lock";
@@ -25,6 +26,12 @@ pub fn kind(holder: &Holder) -> &'static str {
         (None, true) => READERS,
         (None, false) => LOCK,
     }
+}
+
+/// How long a holder has had its lock, in whole seconds.
+pub fn held_for(holder: &Holder) -> Option<Duration> {
+    let held = clock::wall().duration_since(holder.since()?);
+    Some(Duration::from_secs(held.unwrap_or_default().as_secs()))
 }
 
 /// The state of a lock, or what one node reports.
@@ -103,11 +110,13 @@ impl<'a> Seen<'a> {
                 ("label", holder.label().into()),
                 ("slot", holder.slot().into()),
                 ("remaining_ms", left.map(milliseconds).into()),
+                ("held_s", held_for(holder).map(|time| time.as_secs()).into()),
             ])
         };
         let only = self.holders.first().filter(|_| self.kind == Some(LOCK));
         let fingerprint = only.map(|(holder, _)| holder.fingerprint().to_string());
         let label = only.and_then(|(holder, _)| holder.label());
+        let held = only.and_then(|(holder, _)| held_for(holder));
         vec![
             ("state", self.word.into()),
             ("kind", self.kind.into()),
@@ -117,6 +126,7 @@ impl<'a> Seen<'a> {
                 "remaining_ms",
                 self.remaining.flatten().map(milliseconds).into(),
             ),
+            ("held_s", held.map(|time| time.as_secs()).into()),
             ("holders", self.holders.iter().map(holder).collect()),
         ]
     }
@@ -152,6 +162,9 @@ pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
     };
     let mut fields = vec![("name", escaped(name).into())];
     fields.extend(Seen::of_lock(&found.state()).fields());
+    fields.push(("waiting", found.waiting().map(number).unwrap_or(Json::Null)));
+    let longest = found.longest_wait().map(|time| time.as_secs());
+    fields.push(("longest_wait_s", longest.into()));
     fields.push(("nodes", found.nodes().map(node).collect()));
     Json::Object(fields)
 }

@@ -11,6 +11,11 @@ pub(crate) fn instant() -> Instant {
     Instant::now()
 }
 
+/// The wall clock, for what people see.
+pub(crate) fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
 /// A point in time on both clocks.
 ///
 /// `CLOCK_MONOTONIC` stops while a machine is suspended, and std offers no `CLOCK_BOOTTIME`. The wall clock goes on.

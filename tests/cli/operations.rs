@@ -6,6 +6,7 @@ use crate::support;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use redlock_sync::{Lock, Redlock};
@@ -103,7 +104,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     assert_eq!((code, &*err), (0, ""), "{out}");
     let lines: Vec<&str> = out.lines().collect();
     assert!(
-        lines[0].starts_with(&format!("a: held by {name}, for ")),
+        lines[0].starts_with(&format!("a: held by {name} for ")),
         "{out}"
     );
     assert_eq!(lines[2].split_whitespace().nth(3), Some("REMAINING"));
@@ -111,7 +112,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let address = format!("127.0.0.1:{}", servers[node].port());
         assert_eq!(words[..3], [&node.to_string(), &*address, "held"], "{out}");
-        assert_eq!(words[4], name, "{out}");
+        assert_eq!(words[5], name, "{out}");
         // Aligned with the head.
         assert_eq!(line.find(&name), lines[2].find("HOLDER"), "{out}");
     }
@@ -120,18 +121,22 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     let (code, seen) = json_of(&servers, &["inspect", "--json", "a"]);
     assert_eq!(code, 0);
     let of_all = [
+        "held_s",
         "holder",
         "holders",
         "kind",
         "label",
+        "longest_wait_s",
         "name",
         "nodes",
         "remaining_ms",
         "state",
+        "waiting",
     ];
     let of_one = [
         "address",
         "error",
+        "held_s",
         "holder",
         "holders",
         "kind",
@@ -286,7 +291,7 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
         (&["inspect", ""], "0 bytes"),
         (&["inspect", &long], "65537 bytes"),
         (&["inspect", "a", "b"], "'b'"),
-        (&["inspect", "--leaked", "a"], "--leaked"),
+        (&["inspect", "--stuck", "a"], "--stuck"),
         // Without effect there.
         (
             &["inspect", "--restart-guard", "1h", "a"],
@@ -730,15 +735,18 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
     assert_eq!(keys(&list), ["failed", "locks", "prefix"]);
     let lock = |lock: &Value| {
         let of_one = [
+            "held_s",
             "holder",
             "kind",
             "label",
+            "longest_wait_s",
             "name",
             "nodes",
             "of",
             "problem",
             "remaining_ms",
             "slot",
+            "waiting",
         ];
         assert_eq!(keys(lock), of_one);
         assert_eq!(lock["of"], servers.len());
@@ -809,7 +817,7 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         everywhere(&servers, &[b"SET", b"day", &TOKEN, b"PX", b"86400000"]);
         set(&servers[0], "on two", &TOKEN, "600000");
         set(&servers[2], "on two", &TOKEN, "600000");
-        let found = [["--older", "1h"].as_slice(), &["--leaked"]].map(|more| {
+        let found = [["--remaining", "1h"].as_slice(), &["--stuck"]].map(|more| {
             // A list waits for four of the node timeouts before it calls something a leftover.
             let patient = ["--node-timeout", "2s", "--connect-timeout", "10s"];
             listed(&servers, &[more, &patient].concat())
@@ -836,14 +844,41 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
 }
 
 #[test]
+fn what_is_held_or_waited_for_too_long_is_found_for_monitors() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = held_on_all(&redlock, &servers, "a");
+    let stuck = |limits: &[&str]| {
+        let (code, found, _) = listed(&servers, &[&["--stuck"], limits].concat());
+        (code, found)
+    };
+    let is = |problem: &str| (1, vec![format!("a 3 {problem}")]);
+    eventually("it is old", || stuck(&["--older", "500ms"]) == is("old"));
+    let hour = ["--older", "1h", "--waited", "1h", "--remaining", "1h"];
+    assert_eq!(stuck(&hour), (0, vec![]));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| connected(&servers).acquire("a", TTL));
+        let waited = ["--older", "1h", "--waited", "500ms"];
+        eventually("it is waited for", || stuck(&waited) == is("waited"));
+        let text = says(&servers, &["inspect", "a"]).1;
+        assert!(text.contains("; one process waits, for "), "{text}");
+        let (_, seen) = json_of(&servers, &["inspect", "--json", "a"]);
+        assert_eq!(seen["waiting"], 1);
+        assert!(seen["held_s"].as_u64().is_some() && seen["longest_wait_s"].as_u64().is_some());
+        lock.release().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
+    });
+}
+
+#[test]
 fn a_list_without_locks_is_empty_and_nothing_has_leaked() {
     let servers = Server::several(3);
     assert_eq!(listed(&servers, &[]), (0, vec![], vec![]));
-    assert_eq!(listed(&servers, &["--leaked"]), (0, vec![], vec![]));
+    assert_eq!(listed(&servers, &["--stuck"]), (0, vec![], vec![]));
     let lock = take(&redlock(&servers), "a");
-    assert_eq!(listed(&servers, &["--leaked"]), (0, vec![], vec![]));
+    assert_eq!(listed(&servers, &["--stuck"]), (0, vec![], vec![]));
     lock.release().unwrap();
-    let head = "NAME  NODES  REMAINING  PROBLEM  HOLDER\n";
+    let head = "NAME  NODES  REMAINING  HELD  WAITING  PROBLEM  HOLDER\n";
     let (code, out, err) = says(&servers, &["list"]);
     assert_eq!((code, &*out), (0, head));
     let counts = "redlock: 0 listed, 0 with a problem; ";
@@ -865,7 +900,7 @@ fn a_list_is_aligned_and_shows_holders_and_labels() {
     assert_eq!(&lines[1][holder..], fingerprint(&lock), "{out}");
     assert!(lines[1].starts_with("a            3/3    "), "{out}");
     assert_eq!(
-        lines[2], r"new\x0aline  3/3    for ever   no-expiry  a7a7a7a7 (web-3:4711)",
+        lines[2], r"new\x0aline  3/3    for ever   -     0        no-expiry  a7a7a7a7 (web-3:4711)",
         "{out}"
     );
     let (_, list) = json_of(&servers, &["list", "--json"]);
@@ -910,11 +945,11 @@ fn a_pattern_lists_every_key_that_it_matches() {
     ];
     assert_eq!((code, &found[..]), (0, &all.map(str::to_owned)[..]));
     assert_eq!(
-        listed(&servers, &["--leaked", "my:*"]),
+        listed(&servers, &["--stuck", "my:*"]),
         (1, vec![all[0].to_owned()], vec![])
     );
     assert_eq!(
-        listed(&servers, &["--leaked", "my:[ls]*"]),
+        listed(&servers, &["--stuck", "my:[ls]*"]),
         (0, vec![], vec![])
     );
     assert_eq!(listed(&servers, &[]), (0, vec![all[1].to_owned()], vec![]));
@@ -1111,7 +1146,7 @@ impl Slow {
         let urls: Vec<String> = self.relays.iter().map(relay::Relay::url).collect();
         let arguments = [
             "list",
-            "--leaked",
+            "--stuck",
             "--json",
             "--node-timeout",
             "2s",
@@ -1199,7 +1234,7 @@ fn nodes_that_fail_are_named_and_a_quorum_decides() {
         assert!(err.contains(&named), "{err}");
     }
     servers[2].kill();
-    let (code, _, failed) = listed(&servers, &["--leaked"]);
+    let (code, _, failed) = listed(&servers, &["--stuck"]);
     assert_eq!((code, failed), (69, vec![0, 1, 2]));
     let err = says(&servers, &["list"]).2;
     assert!(err.contains("redlock: too few nodes answered\n"), "{err}");

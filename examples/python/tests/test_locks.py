@@ -37,7 +37,7 @@ def steady(value):
     if isinstance(value, list):
         return [steady(item) for item in value if not (isinstance(item, dict) and item.get("code") in ("latency", "clock"))]
     if isinstance(value, dict):
-        momentary = ("remaining_ms", "uptime_s", "round_trip_us", "clock_offset_ms")
+        momentary = ("remaining_ms", "held_s", "longest_wait_s", "uptime_s", "round_trip_us", "clock_offset_ms")
         return {key: item is None if key in momentary else steady(item) for key, item in value.items()}
     if isinstance(value, str):
         # Each names the option as it is given there.

@@ -163,12 +163,25 @@ pub(crate) struct List {
     pub(crate) json: bool,
     /// Only what has a problem; then exit code 1 if there is something
     #[arg(long)]
-    pub(crate) leaked: bool,
-    /// What stays for longer than this is a problem, too
-    #[arg(long, value_name = "TIME")]
-    pub(crate) older: Option<Time>,
+    pub(crate) stuck: bool,
+    #[command(flatten)]
+    pub(crate) limits: Limits,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
+}
+
+/// How long is too long, for list.
+#[derive(Args)]
+pub(crate) struct Limits {
+    /// What has been held for longer than this is a problem, too
+    #[arg(long, value_name = "TIME")]
+    pub(crate) older: Option<Time>,
+    /// What a process has waited for longer than this is a problem, too
+    #[arg(long, value_name = "TIME")]
+    pub(crate) waited: Option<Time>,
+    /// What is kept for longer than this from now on is a problem, too
+    #[arg(long, value_name = "TIME")]
+    pub(crate) remaining: Option<Time>,
 }
 
 #[derive(Args)]
@@ -317,7 +330,9 @@ const BREAKING: &str = "It shows the holder, asks, and deletes the lock if it is
 
 const PROBLEMS: &str = "Problems:\n  no-expiry    It has no ttl, so nothing ends it, and this program did not make it\n  \
     minority     It lay on less than half of the nodes in three looks: a leftover\n  \
-    long         It stays for longer than --older";
+    old          It has been held for longer than --older\n  \
+    waited       A process has waited for it for longer than --waited\n  \
+    long         It is kept for longer than --remaining from now on";
 
 fn exit_codes() -> String {
     let line = |(code, when): &(&str, &str)| format!("  {code:<12} {when}\n");

@@ -49,7 +49,7 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("126, 127", "COMMAND cannot be run; is not found."),
     (
         "1",
-        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --leaked: there is something. \
+        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --stuck: there is something. \
          release: the answer was no.",
     ),
 ];

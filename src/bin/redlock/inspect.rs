@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::time::Duration;
 
-use redlock_sync::command::{LOCK, READERS, Seen, escaped, inspection_json, printable};
-use redlock_sync::{Inspection, LockState, NodeState, Redlock};
+use redlock_sync::command::{LOCK, READERS, Seen, escaped, held_for, inspection_json, printable};
+use redlock_sync::{Holder, Inspection, LockState, NodeState, Redlock};
 
 use crate::arguments::Inspect;
 use crate::explain::by_flag;
 use crate::print::{print, print_json};
-use crate::show::{shortened, table, time};
+use crate::show::{held, shortened, table, time, whole};
 use crate::{End, UNAVAILABLE, failed, report};
 
 pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
@@ -63,7 +63,7 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
     let mut text = format!("{}: {}", shortened(&escaped(name)), state.word);
     let count = state.holders.len();
     let _ = match (state.kind, &*state.holders) {
-        (Some(LOCK), [(holder, _)]) => write!(text, " by {}", printable(&holder.to_string())),
+        (Some(LOCK), [(holder, _)]) => write!(text, " by {}", shown_holder(holder)),
         (Some(READERS), _) => write!(
             text,
             " by {count} reader{}",
@@ -73,30 +73,56 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
         (None, _) => Ok(()),
     };
     text.push_str(&more(state.remaining));
+    text.push_str(&waiting(inspection));
     text.push('\n');
     for (holder, left) in state.holders.iter().filter(|_| state.kind != Some(LOCK)) {
-        let holder = printable(&holder.to_string());
+        let holder = shown_holder(holder);
         let _ = writeln!(text, "  {holder}{}", more(Some(*left)));
     }
     text.push('\n');
-    let mut rows = vec![["NODE", "ADDRESS", "STATE", "REMAINING", "HOLDER"].map(str::to_owned)];
+    let head = ["NODE", "ADDRESS", "STATE", "REMAINING", "HELD", "HOLDER"];
+    let mut rows = vec![head.map(str::to_owned)];
     for (node, address, state) in inspection.nodes() {
         let seen = Seen::of_node(state, address);
-        let row = |remaining: Option<Option<Duration>>, last: String| {
+        let row = |remaining: Option<Option<Duration>>, held: String, last: String| {
             let remaining = remaining.map(time).unwrap_or_default();
             let (node, address) = (node.to_string(), printable(address));
             // The widest comes last.
-            [node, address, seen.word.into(), remaining, last]
+            [node, address, seen.word.into(), remaining, held, last]
         };
         for (holder, left) in &seen.holders {
-            rows.push(row(Some(*left), printable(&holder.to_string())));
+            let name = printable(&holder.to_string());
+            rows.push(row(Some(*left), held(holder), name));
         }
         if seen.holders.is_empty() {
-            rows.push(row(seen.remaining, seen.error.clone().unwrap_or_default()));
+            let error = seen.error.clone().unwrap_or_default();
+            rows.push(row(seen.remaining, String::new(), error));
         }
     }
     text.push_str(&table(&rows));
     text
+}
+
+/// A holder, and how long it has had the lock.
+fn shown_holder(holder: &Holder) -> String {
+    let shown = printable(&holder.to_string());
+    match held_for(holder) {
+        Some(held) => format!("{shown} for {held:?}"),
+        None => shown,
+    }
+}
+
+/// How many processes wait, if any does, and how long the first has waited.
+fn waiting(inspection: &Inspection) -> String {
+    let longest = inspection.longest_wait().map(whole);
+    match (inspection.waiting(), longest) {
+        (None | Some(0), _) => String::new(),
+        (Some(1), Some(longest)) => format!("; one process waits, for {longest:?}"),
+        (Some(count), Some(longest)) => {
+            format!("; {count} processes wait, the first for {longest:?}")
+        }
+        (Some(count), None) => format!("; {count} processes wait"),
+    }
 }
 
 fn more(remaining: Option<Option<Duration>>) -> String {

@@ -3,15 +3,16 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::{escaped, kind, list as all, printable};
+use redlock_sync::command::{escaped, held_for, kind, list as all, printable};
 use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
-use crate::arguments::List;
+use crate::arguments::{Limits, List};
 use crate::explain::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
-use crate::show::{milliseconds, table, time};
+use crate::show::{held, milliseconds, table, time};
+use crate::time::Time;
 use crate::{End, FOUND, UNAVAILABLE, failed, report};
 
 /// Progress is shown from this time on.
@@ -30,13 +31,12 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
     for (node, address, error) in listing.failed() {
         report(format_args!("node {node} ({address}): {error}"));
     }
-    let older = given.older.map(|older| older.0);
     let locks: Vec<Row<'_>> = listing
         .locks()
-        .map(|lock| Row::new(lock, older))
-        .filter(|row| !given.leaked || row.problem.is_some())
+        .map(|lock| Row::new(lock, &given.limits))
+        .filter(|row| !given.stuck || row.problem.is_some())
         .collect();
-    let code = match (listing.has_majority(), given.leaked && !locks.is_empty()) {
+    let code = match (listing.has_majority(), given.stuck && !locks.is_empty()) {
         (false, _) => {
             report(format_args!("too few nodes answered"));
             UNAVAILABLE
@@ -76,26 +76,49 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// `older`: a lock that is kept for longer than this is a problem.
-    fn new(lock: &'a ListedLock, older: Option<Duration>) -> Row<'a> {
+    /// A lock that is beyond one of the limits is a problem.
+    fn new(lock: &'a ListedLock, limits: &Limits) -> Row<'a> {
         let longest = lock.nodes().filter_map(|(_, left)| left).max();
-        let is_long = || longest > older && older.is_some();
-        let problem = lock.problem().map(|problem| problem.to_string());
-        Row {
-            lock,
-            problem: problem.or_else(|| is_long().then(|| "long".into())),
-        }
+        let held = lock.holder().and_then(held_for);
+        let beyond = |limit: &Option<Time>, time: Option<Duration>| {
+            limit.is_some_and(|limit| time > Some(limit.0))
+        };
+        let problem = if let Some(problem) = lock.problem() {
+            Some(problem.to_string())
+        } else if beyond(&limits.older, held) {
+            Some("old".into())
+        } else if beyond(&limits.waited, lock.longest_wait()) {
+            Some("waited".into())
+        } else if beyond(&limits.remaining, longest) {
+            Some("long".into())
+        } else {
+            None
+        };
+        Row { lock, problem }
     }
 }
 
 fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
-    let head = ["NAME", "NODES", "REMAINING", "PROBLEM", "HOLDER"].map(str::to_owned);
+    let head = [
+        "NAME",
+        "NODES",
+        "REMAINING",
+        "HELD",
+        "WAITING",
+        "PROBLEM",
+        "HOLDER",
+    ];
+    let head = head.map(str::to_owned);
     let row = |row: &Row<'_>| {
         let holder = row.lock.holder().map(Holder::to_string);
         [
             escaped(row.lock.name()),
             format!("{}/{}", row.lock.nodes().count(), listing.nodes()),
             time(row.lock.remaining()),
+            row.lock.holder().map_or("-".into(), held),
+            row.lock
+                .waiting()
+                .map_or("-".into(), |count| count.to_string()),
             row.problem.clone().unwrap_or_else(|| "-".into()),
             printable(&holder.unwrap_or_default()),
         ]
@@ -116,6 +139,9 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
             "nodes": row.lock.nodes().count(),
             "of": listing.nodes(),
             "remaining_ms": milliseconds(row.lock.remaining()),
+            "held_s": holder.and_then(held_for).map(|time| time.as_secs()),
+            "waiting": row.lock.waiting(),
+            "longest_wait_s": row.lock.longest_wait().map(|time| time.as_secs()),
             "problem": row.problem,
         })
     };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use redlock_sync::Holder;
+use redlock_sync::command::held_for;
 use serde_json::Value;
 
 /// The maximum width of a column, and of the last one, which has the errors.
@@ -54,6 +56,16 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
 /// How long a key is kept.
 pub(crate) fn time(time: Option<Duration>) -> String {
     time.map_or("for ever".into(), |time| format!("{time:?}"))
+}
+
+/// How long a lock has been held.
+pub(crate) fn held(holder: &Holder) -> String {
+    held_for(holder).map_or("-".into(), |held| format!("{held:?}"))
+}
+
+/// The time without a part of a second.
+pub(crate) fn whole(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs())
 }
 
 pub(crate) fn milliseconds(time: Option<Duration>) -> Value {

@@ -312,7 +312,13 @@ fn blocks(kind: &str, text: &str) -> Vec<String> {
 fn the_crontab_and_the_unit_of_the_guide_are_those_of_the_package() {
     let (guide, manifest) = (read("src/guide/shell.md"), read("Cargo.toml"));
     let shown = [blocks("ini", &guide), blocks("crontab", &guide)].concat();
-    for file in ["import.service", "import.timer", "crontab"] {
+    for file in [
+        "import.service",
+        "import.timer",
+        "stuck.service",
+        "stuck.timer",
+        "crontab",
+    ] {
         let path = format!("examples/system/{file}");
         assert!(shown.contains(&read(&path)), "{file}");
         let asset = format!("[\"{path}\", \"usr/share/doc/redlock/examples/\", \"644\"],");

@@ -2,6 +2,8 @@
 
 use crate::support;
 
+use std::time::Duration;
+
 use redlock_sync::{ListedLock, Listing, Problem, Redlock};
 use support::*;
 
@@ -130,4 +132,53 @@ fn a_node_that_repeats_its_password_does_not_show_it_in_a_list() {
     let expected = "the server answered: ERR sent after AUTH u ***";
     assert_eq!(cause.to_string(), expected);
     assert!(!format!("{listing:?}").contains("hunter2"));
+}
+
+/// The time of the acquisition is in the token, so it stays the same whichever process extends the lock, and on a node
+/// that gets it back.
+#[test]
+fn it_is_shown_since_when_a_lock_is_held_and_how_many_wait_for_it() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let (before, second) = (std::time::SystemTime::now(), Duration::from_secs(1));
+    let lock = redlock.acquire("held", TTL).unwrap();
+    let since = |redlock: &Redlock| {
+        let state = redlock.inspect("held").unwrap().state();
+        let (holder, _) = state.holders().next().unwrap();
+        holder.since().unwrap()
+    };
+    let acquired = since(&redlock);
+    assert!(acquired > before - second && acquired <= std::time::SystemTime::now());
+    assert_eq!(redlock.inspect("held").unwrap().waiting(), Some(0));
+
+    // Another process goes on with it, after a node has lost it.
+    let (token, left) = (*lock.token(), lock.remaining());
+    lock.leak();
+    let other = connected(&servers);
+    let mut lock = other.resume("held", token, left).unwrap();
+    servers[2].command(&["DEL", "held"]);
+    lock.extend(TTL).unwrap();
+    eventually("it is on all nodes again", || {
+        servers.iter().all(|server| server.exists("held"))
+    });
+    let inspection = redlock.inspect("held").unwrap();
+    let all = inspection.nodes().flat_map(|(_, _, state)| state.holders());
+    let all: Vec<_> = all.map(|(holder, _)| holder.since()).collect();
+    assert_eq!(all, [Some(acquired); 3]);
+
+    let third = connected(&servers);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| third.acquire("held", TTL));
+        let listing = || redlock.list(None).unwrap();
+        eventually("one waits", || {
+            listed(&listing(), "held").waiting() == Some(1)
+        });
+        let inspection = redlock.inspect("held").unwrap();
+        assert_eq!(inspection.waiting(), Some(1));
+        assert!(inspection.longest_wait().unwrap() < TTL);
+        assert!(listed(&listing(), "held").longest_wait().is_some());
+        lock.release().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
+    });
+    assert_eq!(redlock.inspect("held").unwrap().waiting(), Some(0));
 }
