@@ -100,6 +100,7 @@ impl Redlock {
             report.shards.push(shard);
         }
         self.clusters(&mut report);
+        report.number();
         report.judge(None);
         Ok(report)
     }
@@ -232,6 +233,8 @@ fn facts(node: &Place, said: Result<NodeReport, Cause>) -> Facts {
         said,
         plain_password: plain && info.redis_settings().password().is_some(),
         insecure,
+        number: 0,
+        is_set: node.is_set(),
         default_guard: None,
         in_cluster: false,
         remarks: Vec::new(),

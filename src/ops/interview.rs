@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::errors::cause::Cause;
 use crate::errors::server_error::refuses_companions;
 use crate::ops::query::Query;
-use crate::ops::rules::facts::{Coverage, Location, Needs, NodeReport, TrialLock};
+use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::means::{self, Means};
 use crate::protocol::commands::resp::{self, Reply};
@@ -13,7 +13,8 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::TRIAL;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
-use crate::protocol::node::witness;
+use crate::protocol::node::look::{self, FLUSHED, Look};
+use crate::protocol::node::witness::{self, was_flushed};
 use crate::values::clock::{self, Point};
 use crate::values::prefix::Prefix;
 use crate::values::quorum::Ttl;
@@ -45,9 +46,9 @@ pub(crate) fn ask(
         false => Coverage::default(),
     };
     // Nothing else needs the witness.
-    let witness = match witness {
+    let (witness, look) = match witness {
         Some(witness) => try_witness(query, &prefix.key(witness))?,
-        None => None,
+        None => (None, None),
     };
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
@@ -74,6 +75,7 @@ pub(crate) fn ask(
         coverage,
         writable_replica: value(read_only).is_some_and(|value| value == "no"),
         witness,
+        look,
         beside: beside.filter(|_| matches!(probe, TrialLock::Passed | TrialLock::Held)),
         probe,
         round_trips: pings(query)?,
@@ -111,22 +113,31 @@ fn coverage_of(query: &mut Query) -> Result<Coverage, Cause> {
     })
 }
 
-/// Why the restart guard could not use its key.
-fn try_witness(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
+/// Why the restart guard could not use its key, and how a new connection would see the server otherwise.
+fn try_witness(query: &mut Query, key: &[u8]) -> Result<(Option<Cause>, Option<GuardLook>), Cause> {
     let mut bytes = Vec::new();
     // No server executes a command that contradicts itself. If it is permitted, the reply is a syntax error.
     let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
-    for command in [&[b"GET", key][..], &[b"PTTL", key], set] {
+    for command in look::look(key).iter().chain([&FLUSHED]) {
         resp::pack(&mut bytes, &[command], None);
     }
-    let replies = query.ask::<3>(&bytes)?;
-    Ok(replies.into_iter().find_map(|reply| match reply {
-        Reply::Error(text) => {
-            let cause = witness::refused(&text);
-            matches!(cause, Cause::NoWitness(_)).then_some(cause)
-        }
-        _ => None,
-    }))
+    resp::pack(&mut bytes, &[set], None);
+    let [server, replication, stats, value, left, commands, set] = query.ask(&bytes)?;
+    let refused = [&value, &left, &set]
+        .into_iter()
+        .find_map(|reply| match reply {
+            Reply::Error(text) => {
+                let cause = witness::refused(text);
+                matches!(cause, Cause::NoWitness(_)).then_some(cause)
+            }
+            _ => None,
+        });
+    let flushed = was_flushed(Some(&commands), query.secret());
+    let look = Look::of(
+        vec![server, replication, stats, value, left],
+        query.secret(),
+    );
+    Ok((refused, look.ok().map(|look| GuardLook { look, flushed })))
 }
 
 fn refusal(reply: Reply) -> Cause {

@@ -33,6 +33,23 @@ impl Report {
         self
     }
 
+    /// Numbers the nodes. One that is asked for several shards, beside a Redis Cluster, has one number.
+    pub(super) fn number(&mut self) {
+        let mut known: Vec<(usize, String)> = Vec::new();
+        for shard in &mut self.shards {
+            for (node, NodeFacts(facts)) in shard.iter_mut().enumerate() {
+                let place = (node, facts.address.clone());
+                facts.number = match known.iter().position(|known| *known == place) {
+                    Some(number) => number,
+                    None => {
+                        known.push(place);
+                        known.len() - 1
+                    }
+                };
+            }
+        }
+    }
+
     pub(super) fn judge(&mut self, max_ttl: Option<Duration>) {
         let rules = Rules {
             probe: &self.probe,
@@ -79,7 +96,13 @@ impl Report {
 
     /// The nodes, in the order of [`Redlock::new`]. In a Redis Cluster each master is one, shard by shard.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
-        self.shards.iter().flatten()
+        let mut shown = 0;
+        let all = self.shards.iter().flatten();
+        all.filter(move |node| {
+            let is_new = node.0.number == shown;
+            shown += usize::from(is_new);
+            is_new
+        })
     }
 }
 

@@ -66,7 +66,7 @@ rows! {
         "";
     Role "role":
         "a replica, a sentinel, a Redis Cluster's server at a plain URL",
-        "",
+        "`INFO` does not show that it is a master",
         "";
     Eviction "eviction":
         "a policy that removes locks; or the restart guard needs `evicted_keys` in `INFO`, and too few nodes report it",

@@ -82,6 +82,7 @@ mod tests {
             probe: TrialLock::Passed,
             beside: None,
             witness: None,
+            look: None,
             round_trips: Vec::new(),
             clock: None,
         }

@@ -7,6 +7,7 @@ use crate::errors::cause::Cause;
 use crate::ops::rules::finding::Remark;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::node::guard::Guard;
+use crate::protocol::node::look::Look;
 
 /// The field of INFO that shows whether a server keeps its keys.
 pub(super) const EVICTED: &str = "evicted_keys";
@@ -21,6 +22,10 @@ pub(crate) struct Facts {
     pub(crate) plain_password: bool,
     /// Whether the node is reached over TLS without a check of its certificate.
     pub(crate) insecure: bool,
+    /// The number by which findings name it: its place among [`Report::nodes`](crate::Report::nodes).
+    pub(crate) number: usize,
+    /// Whether another server may take its place.
+    pub(crate) is_set: bool,
     /// The ttls for which the guard is on by default, if the node is a set.
     pub(crate) default_guard: Option<Duration>,
     /// Whether this is one of the servers of a Redis Cluster, which is the node.
@@ -64,9 +69,19 @@ pub(crate) struct NodeReport {
     pub(crate) beside: Option<Cause>,
     /// Why the restart guard could not have its witness.
     pub(crate) witness: Option<Cause>,
+    /// The server as the restart guard sees it at a new connection.
+    pub(crate) look: Option<GuardLook>,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that the node's clock is ahead of ours.
     pub(crate) clock: Option<i64>,
+}
+
+/// The replies to the questions that the restart guard has at a new connection.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardLook {
+    pub(crate) look: Look,
+    /// Whether the server may have been flushed.
+    pub(crate) flushed: bool,
 }
 
 /// Where a node is.
@@ -102,17 +117,28 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_ttl: Option<Duration>,
 }
 
-impl Rules<'_> {
-    /// How long the restart guard still keeps a server with this uptime from voting.
-    pub(super) fn votes_in(&self, uptime: Duration, default: Option<Duration>) -> Duration {
-        let guard = self.guard.map(|max_ttl| Guard::new(max_ttl, 1));
-        let default = default.map(|max_ttl| Guard::new(max_ttl, 1).of_set());
-        let guard = guard.or(default);
+impl Facts {
+    /// The restart guard of this node.
+    fn guard(&self, rules: Rules<'_>) -> Option<Guard> {
+        let guard = Guard::new(rules.guard.or(self.default_guard)?, 1);
+        Some(if self.is_set { guard.of_set() } else { guard })
+    }
+
+    /// How long the restart guard still keeps its server from voting, by the uptime alone.
+    pub(super) fn votes_by_uptime(&self, uptime: Duration, rules: Rules<'_>) -> Duration {
+        let guard = self.guard(rules);
         guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
     }
-}
 
-impl Facts {
+    /// How long the restart guard still keeps its server from voting.
+    pub(super) fn votes_in(&self, uptime: Duration, rules: Rules<'_>) -> Duration {
+        let look = self.said.as_ref().ok().and_then(|said| said.look.as_ref());
+        match (self.guard(rules), look) {
+            (Some(guard), Some(GuardLook { look, flushed })) => look.left(guard, *flushed),
+            _ => self.votes_by_uptime(uptime, rules),
+        }
+    }
+
     /// Whether the node cannot take part in a majority, for any reason.
     pub(super) fn gives_no_votes(&self, rules: Rules<'_>) -> bool {
         let Ok(said) = &self.said else {
@@ -125,7 +151,7 @@ impl Facts {
             Ok(info) => {
                 let uptime = info.uptime().unwrap_or_default();
                 let unseen = rules.guard.is_some() && info.number(EVICTED).is_none();
-                unseen || !rules.votes_in(uptime, self.default_guard).is_zero()
+                unseen || !self.votes_in(uptime, rules).is_zero()
             }
             Err(_) => rules.guard.is_some(),
         };
@@ -136,6 +162,16 @@ impl Facts {
             TrialLock::Passed | TrialLock::Held => false,
         };
         kept || refuses || slow || self.role_elsewhere().is_some()
+    }
+
+    /// Whether nothing shows that the server is a master.
+    pub(super) fn has_no_role(&self) -> bool {
+        let info = self
+            .said
+            .as_ref()
+            .ok()
+            .and_then(|said| said.info.as_ref().ok());
+        info.is_some_and(|info| info.role().is_none())
     }
 
     /// The node's role, if locks must not be taken from it.

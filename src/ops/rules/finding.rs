@@ -43,8 +43,8 @@ impl Finding {
         self.severity
     }
 
-    /// The index of the node that it concerns, in the order of [`Redlock::new`](crate::Redlock::new). `None`: it
-    /// concerns several nodes, or all.
+    /// The index of the node that it concerns, among [`Report::nodes`](crate::Report::nodes). `None`: it concerns several
+    /// nodes, or all.
     pub fn node(&self) -> Option<usize> {
         self.node
     }

@@ -16,12 +16,15 @@ pub(super) struct Findings<'a> {
 
 impl<'a> Findings<'a> {
     pub(super) fn add(&mut self, severity: Severity, node: usize, code: Code, text: String) {
-        let address = self.nodes.get(node).map_or("", |node| &node.address);
+        let Some(facts) = self.nodes.get(node) else {
+            return;
+        };
+        let (number, address) = (facts.number, &facts.address);
         self.all.push(Finding {
             severity,
-            node: Some(node),
+            node: Some(number),
             code,
-            text: format!("node {node} ({address}): {text}"),
+            text: format!("node {number} ({address}): {text}"),
         });
     }
 
@@ -32,6 +35,11 @@ impl<'a> Findings<'a> {
             code,
             text: text.into(),
         });
+    }
+
+    /// The number by which findings name a node.
+    pub(super) fn number(&self, node: usize) -> usize {
+        self.nodes.get(node).map_or(node, |facts| facts.number)
     }
 
     /// The reports of the nodes that could be asked.

@@ -73,6 +73,7 @@ impl Findings<'_> {
             .collect();
         for (i, (node, id)) in ids.iter().enumerate() {
             if let Some((first, _)) = ids.iter().take(i).find(|(_, other)| other == id) {
+                let first = self.number(*first);
                 let text = format!(
                     "the same server as node {first} (one run_id): its vote must count once, give each \
                      server once"
@@ -87,6 +88,8 @@ impl Findings<'_> {
     fn number_and_places(&mut self) {
         let count = self.nodes.len();
         match count {
+            // A set or a Redis Cluster has more servers.
+            1 if self.nodes.iter().all(|node| node.is_set) => return,
             1 => {
                 let text = "one node: when it is away no lock can be taken. 3 or 5 tolerate 1 or 2";
                 return self.add_for_all(Severity::Note, Code::Count, text);
@@ -112,6 +115,7 @@ impl Findings<'_> {
         }
         for (i, (node, place)) in places.iter().enumerate() {
             if let Some((first, _)) = places.iter().take(i).find(|(_, other)| other == place) {
+                let first = self.number(*first);
                 let text = format!(
                     "at the same address as node {first}, so perhaps on one machine, and fails with it: give each \
                      node its own"

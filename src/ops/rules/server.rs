@@ -39,6 +39,10 @@ impl Findings<'_> {
             };
             return self.add(Severity::Fault, node, Code::Role, what.into());
         }
+        if self.nodes.get(node).is_some_and(Facts::has_no_role) {
+            let what = "INFO does not say that it is a master, so it may be a replica: permit INFO as a whole";
+            self.add(Severity::Warning, node, Code::Role, what.into());
+        }
         self.memory(node, info);
         self.persistence(node, info, said);
         self.clients(node, info);
@@ -203,9 +207,11 @@ impl Findings<'_> {
     }
 
     fn uptime(&mut self, node: usize, info: &ServerInfo) {
-        let default = self.nodes.get(node).and_then(|facts| facts.default_guard);
+        let Some(facts) = self.nodes.get(node) else {
+            return;
+        };
         let Some(uptime) = info.uptime() else {
-            let left = self.rules.votes_in(Duration::ZERO, default);
+            let left = facts.votes_in(Duration::ZERO, self.rules);
             if !left.is_zero() {
                 let text = format!(
                     "INFO does not say uptime_in_seconds, so for the restart guard it was started just now: it gives no votes \
@@ -216,8 +222,15 @@ impl Findings<'_> {
             }
             return;
         };
-        let (left, up) = (self.rules.votes_in(uptime, default), human(uptime));
-        if !left.is_zero() {
+        let (left, up) = (facts.votes_in(uptime, self.rules), human(uptime));
+        if left > facts.votes_by_uptime(uptime, self.rules) {
+            let text = format!(
+                "it was promoted or flushed, or has evicted keys, and gives no votes for {} more, counted from the first \
+                 connection of a program with the restart guard: until then it may not have locks that are held",
+                human(left)
+            );
+            self.add(self.no_vote, node, Code::Uptime, text);
+        } else if !left.is_zero() {
             let text = format!(
                 "it was started {up} ago, and gives no votes for {} more: until then it may have \
                  forgotten locks",

@@ -23,6 +23,8 @@ const GOOD: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:ID\nrole
 
 fn good(count: usize) -> Vec<Facts> {
     let one = |i: usize| Facts {
+        number: i,
+        is_set: false,
         in_cluster: false,
         address: format!("10.0.0.{i}:6379"),
         said: Ok(NodeReport {
@@ -35,6 +37,7 @@ fn good(count: usize) -> Vec<Facts> {
             probe: TrialLock::Passed,
             beside: None,
             witness: None,
+            look: None,
             round_trips: vec![MS; 10],
             clock: Some(3),
         }),
@@ -176,6 +179,31 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         let expected = [(severity, Some(3), code)];
         assert_eq!(found(&nodes, RULES), expected, "row {i}");
     }
+}
+
+#[test]
+fn a_server_that_may_be_a_replica_is_never_fit_without_a_word() {
+    let mut nodes = good(3);
+    set(&mut nodes[1], "role", "");
+    assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "role")]);
+}
+
+#[test]
+fn a_set_is_not_one_node_of_too_few_and_findings_have_the_numbers_of_the_report() {
+    let mut nodes = good(1);
+    (nodes[0].is_set, nodes[0].number) = (true, 2);
+    assert_eq!(found(&nodes, RULES), []);
+    set(&mut nodes[0], "uptime_in_seconds", "1");
+    assert_eq!(found(&nodes, RULES), [(Note, Some(2), "uptime")]);
+    let text = judge(&nodes, RULES)[0].to_string();
+    assert!(text.starts_with("node 2 (10.0.0.0:6379): "), "{text}");
+    // The guard that is asked for waits as long on a set as the one that is on by default.
+    let guarded = Rules {
+        guard: Some(30 * Duration::from_secs(1)),
+        ..RULES
+    };
+    set(&mut nodes[0], "uptime_in_seconds", "33");
+    assert_eq!(found(&nodes, guarded), [(Fault, Some(2), "uptime")]);
 }
 
 #[test]
@@ -490,5 +518,6 @@ fn no_answer_makes_it_panic() {
     }
     let mut nodes = good(1);
     said(&mut nodes[0]).info = Ok(ServerInfo::of(""));
-    assert_eq!(found(&nodes, RULES), [(Note, None, "count")]);
+    let expected = [(Warning, Some(0), "role"), (Note, None, "count")];
+    assert_eq!(found(&nodes, RULES), expected);
 }

@@ -39,13 +39,16 @@ impl<'a> Findings<'a> {
     pub(super) fn is_explained(&self, node: usize) -> bool {
         let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         let twin = |finding: &Finding| {
-            finding.code == Code::SameServer && self.run_id(finding.node) == self.run_id(Some(node))
+            finding.code == Code::SameServer
+                && self.run_id(finding.node) == self.run_id(Some(self.number(node)))
         };
         elsewhere.is_some() || self.all.iter().any(twin)
     }
 
-    pub(super) fn run_id(&self, node: Option<usize>) -> Option<&'a str> {
-        let (_, info) = self.infos().find(|(at, _)| Some(*at) == node)?;
+    pub(super) fn run_id(&self, number: Option<usize>) -> Option<&'a str> {
+        let (_, info) = self
+            .infos()
+            .find(|(at, _)| Some(self.number(*at)) == number)?;
         info.get("run_id")
     }
 

@@ -9,6 +9,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::guard::Guard;
 use crate::protocol::node::witness::{
     Evidence, Identity, Witness, changed, has_evicted, is_replica, refused, was_flushed,
 };
@@ -111,6 +112,18 @@ impl Look {
                 Judged::Fits(witness, self.uptime)
             }
             _ => Judged::LookAgain(self),
+        }
+    }
+
+    /// How long the server would not vote on acquires for a program that connected now, and set the witness if that is
+    /// necessary.
+    pub(crate) fn left(&self, guard: Guard, flushed: bool) -> Duration {
+        let age = self.own_witness().map(|(_, age)| *age);
+        let calm = !self.promoted && !self.has_evicted() && !flushed;
+        match age {
+            Some(age) if age >= guard.seasoned() => Duration::ZERO,
+            _ if calm => guard.left(self.uptime),
+            age => guard.seasoned().saturating_sub(age.unwrap_or_default()),
         }
     }
 
@@ -306,6 +319,36 @@ mod tests {
         );
         let other = look("h", ZEROS, bulk("r g 0 0"), left(S)).unwrap();
         assert!(text(&other.set_witness(WITNESS, 1).unwrap()).ends_with(" PX 315360000000"));
+    }
+
+    #[test]
+    fn a_look_shows_for_how_long_a_connection_would_have_no_votes() {
+        let guard = Guard::new(30 * S, 3);
+        // Uptime, whether it was promoted, the witness and its age, whether it was flushed; and for how long.
+        let own = "r h 0 1";
+        for (uptime, before, witness, flushed, expected) in [
+            (9000, ZEROS, None, false, 0),
+            (29, ZEROS, None, false, 2),
+            (9000, "00a", None, false, 35),
+            (9000, ZEROS, None, true, 35),
+            (9000, "00a", Some((own, 10)), false, 25),
+            (9000, "00a", Some((own, 35)), true, 0),
+            (9, ZEROS, Some((own, 35)), false, 0),
+            (9000, "00a", Some(("r g 0 1", 35)), false, 35),
+        ] {
+            let (value, age) = match witness {
+                Some((value, age)) => (bulk(value), left(age * S)),
+                None => (Reply::Nil, Reply::Int(-2)),
+            };
+            let mut look = look("h", before, value, age).unwrap();
+            look.uptime = uptime * S;
+            let left = look.left(guard, flushed);
+            assert_eq!(
+                left,
+                expected * S,
+                "{uptime} {before} {witness:?} {flushed}"
+            );
+        }
     }
 
     #[test]

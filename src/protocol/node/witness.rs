@@ -117,7 +117,7 @@ pub(crate) fn has_evicted() -> Cause {
 }
 
 /// Whether a command may have deleted keys, by the reply to `look::FLUSHED`.
-pub(super) fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
+pub(crate) fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
     match commands {
         Some(Reply::Bulk(text)) => has_flushed(&ServerInfo::new(text, secret)),
         _ => true,

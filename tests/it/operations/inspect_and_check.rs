@@ -5,7 +5,7 @@ use crate::support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Finding, LockState, NodeState, Redlock, Severity};
+use redlock_sync::{Error, Finding, LockState, NodeState, Redlock, Severity};
 use support::*;
 
 const CONNECT: Duration = ms(2000);
@@ -795,4 +795,36 @@ fn a_forked_child_may_look_too() {
         assert_eq!(status, 0, "the child ended with {status:#x}");
         lock.release().unwrap();
     });
+}
+
+/// Its uptime alone would show nothing.
+#[test]
+fn a_check_judges_a_server_as_the_restart_guard_does_at_a_connection() {
+    let server = Server::start();
+    let max_ttl = Duration::from_secs(1);
+    let client = || {
+        redlock(std::slice::from_ref(&server))
+            .with_options(options().restart_guard(max_ttl))
+            .unwrap()
+    };
+    eventually("it has been up for long enough", || {
+        client().check("check").unwrap().is_fit()
+    });
+    server.command(&["FLUSHALL"]);
+    let report = client().check("check").unwrap();
+    assert!(!report.is_fit(), "{report}");
+    let text = report.to_string();
+    assert!(
+        text.contains("fault: uptime: node 0 ") && text.contains("gives no votes for 6 s more"),
+        "{text}"
+    );
+    let client = client();
+    assert!(matches!(
+        client.try_acquire("a", max_ttl),
+        Err(Error::Unavailable(_))
+    ));
+    eventually("both find it fit", || {
+        client.check("check").unwrap().is_fit()
+    });
+    drop(client.try_acquire("a", max_ttl).unwrap().unwrap());
 }
