@@ -266,6 +266,7 @@ pub use settings::node_address::NodeAddress;
 pub use settings::options::Options;
 pub use settings::tls::Tls;
 pub use values::config_error::ConfigError;
+pub use values::last_run::LastRun;
 pub use values::token::{Fingerprint, RandomError, Token};
 
 /// Compiles the code in the README. (`.ci/run` runs it, and the guide's.)

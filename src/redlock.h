@@ -342,6 +342,14 @@ int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *
 int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *json, size_t cap, size_t *needed);
 int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, char *json, size_t cap, size_t *needed);
 
+/* The last run that redlock_lock_mark_done() marked as done, if its period is not over: *ended_ms is when it ended, in
+   milliseconds since 1970, and 0 if there is none; *took_ms is how long it took; `label` gets the label of the process,
+   cut to `cap` bytes with the NUL. `label` and took_ms may be NULL. To be asked by a holder of the lock, before it does
+   what is done once in a period; by others for people. Blocks as redlock_inspect() does.
+   UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, or an empty or too long resource. */
+int redlock_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
+                     uint64_t *took_ms);
+
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
    whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1
    if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or another holder
@@ -504,6 +512,12 @@ size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
    LOST: the validity is over, or nodes no longer hold the lock and no majority is left.
    UNAVAILABLE: too few nodes answered; try again. CONFIG: NULL. */
 int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
+
+/* Marks the work of this lock as done, for the rest of the period that began when the work did: it has taken took_ms.
+   Until then redlock_last_run() returns it. The lock is still held. Blocks as redlock_lock_extend() does.
+   LOST: the validity is over, or nodes no longer hold the lock and no majority is left. UNAVAILABLE: too few nodes
+   answered; try again. CONFIG: NULL, or not a plain lock that was not entered again. */
+int redlock_lock_mark_done(const redlock_lock_t *lock, uint64_t period_ms, uint64_t took_ms);
 
 /* What is locked: bytes, copied like the token. */
 size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);

@@ -419,6 +419,7 @@ static void options_work(const char *const *urls)
     redlock_t *redlock = client(urls, 3);
     redlock_lock_t *lock, *other, *none = NULL;
     uint64_t fence, again;
+    char text[64];
 
     OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 1));
     lock = take(redlock, "options", TTL);
@@ -455,6 +456,18 @@ static void options_work(const char *const *urls)
     OK(redlock_lock_keep_alive(other, 10 * TTL));
     OK(redlock_lock_fencing_token(other, &again));
     CHECK(again > 0);
+    OK(redlock_lock_release(other));
+    /* Work that is done once in a period. */
+    other = take(redlock, "nightly", TTL);
+    OK(redlock_last_run(redlock, "nightly", 7, text, sizeof text, &again, &fence));
+    CHECK(again == 0 && fence == 0 && text[0] == 0);
+    OK(redlock_lock_mark_done(other, 10 * TTL, 1500));
+    OK(redlock_last_run(redlock, "nightly", 7, NULL, 0, &again, &fence));
+    CHECK(again > 1700000000000 && fence == 1500);
+    OK(redlock_last_run(redlock, "nightly", 7, text, sizeof text, &again, NULL));
+    IS(REDLOCK_CONFIG, redlock_last_run(redlock, "nightly", 7, NULL, 0, NULL, NULL));
+    IS(REDLOCK_CONFIG, redlock_last_run(NULL, "nightly", 7, NULL, 0, &again, NULL));
+    IS(REDLOCK_CONFIG, redlock_lock_mark_done(NULL, TTL, 0));
     OK(redlock_lock_release(other));
     other = take(redlock, "fence lost", 10);
     sleep(1);

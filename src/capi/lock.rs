@@ -243,6 +243,27 @@ extern "C" fn redlock_lock_fencing_token(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn redlock_lock_mark_done(lock: Option<&Handle>, period_ms: u64, took_ms: u64) -> c_int {
+    status(|| {
+        let (period, took) = (
+            Duration::from_millis(period_ms),
+            Duration::from_millis(took_ms),
+        );
+        let handle = handle(lock)?;
+        match &*handle.read()? {
+            Held::Plain(lock) => lock.mark_done(period, took)?,
+            Held::Kept(lock) => lock.mark_done(period, took)?,
+            Held::Reentrant(_) => {
+                let text = "a lock that can be entered again is not marked as done";
+                return Err(Failure::config(text));
+            }
+            Held::Ended => return Err(handle.ended()),
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn redlock_lock_depth(lock: Option<&Handle>) -> usize {
     value(|| {
         Ok(match &*handle(lock)?.read()? {

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
 use super::*;
@@ -111,6 +112,41 @@ extern "C" fn redlock_inspect_json(
     };
     // SAFETY: the header demands it.
     unsafe { give_document(document, json, cap, needed) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_run(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    label: *mut c_char,
+    cap: usize,
+    ended: Option<&mut MaybeUninit<u64>>,
+    took: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    let mut found = (String::new(), 0, 0);
+    let code = status(|| {
+        if ended.is_none() {
+            return Err(Failure::null("ended_ms"));
+        }
+        // SAFETY: the header demands it.
+        let last = redlock_of(client)?.last_run(unsafe { bytes(resource, len)? })?;
+        if let Some(last) = last {
+            let ended = last.ended().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let label = last.label().unwrap_or_default().to_owned();
+            found = (label, to_ms(ended), to_ms(last.took()));
+        }
+        Ok(())
+    });
+    // SAFETY: the header demands it.
+    unsafe { copy_text(&found.0, label, cap) };
+    if let Some(ended) = ended {
+        ended.write(found.1);
+    }
+    if let Some(took) = took {
+        took.write(found.2);
+    }
+    code
 }
 
 /// Writes all of a document, or nothing: a part would be no document.

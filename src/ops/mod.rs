@@ -15,6 +15,7 @@
 //! - `interview`: the questions of a check to one node
 //! - `rules`: what is wrong with nodes, by their answers
 //! - `report`: the result of a check
+//! - `once`: work that is done once in a period
 //! - `json`, `literal`, `seen`: results, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
@@ -29,6 +30,7 @@ pub(crate) mod list;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod literal;
+pub(crate) mod once;
 pub(crate) mod query;
 pub(crate) mod report;
 pub(crate) mod rules;

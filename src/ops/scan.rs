@@ -14,8 +14,8 @@ use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::INSPECT;
 use crate::protocol::commands::witness_keys;
-use crate::values::lock_value;
 use crate::values::prefix::Prefix;
+use crate::values::{last_run, lock_value};
 
 /// How many keys are asked for at a time.
 const PAGE: usize = 1000;
@@ -65,7 +65,7 @@ impl ScannedKey {
     }
 
     /// Whether this crate keeps the key beside locks: the queue, the reservation, the fencing counter, the mark of a
-    /// writer; the witness.
+    /// writer, the mark of work that is done; the witness.
     pub(crate) fn is_beside_a_lock(&self) -> bool {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
@@ -75,7 +75,9 @@ impl ScannedKey {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = queue::is_channel(value);
                 let is_mark = value.first().is_some_and(u8::is_ascii_digit);
+                let is_done = value.starts_with(last_run::HEAD);
                 is(Companion::Turn) && is_turn
+                    || is(Companion::Done) && is_done
                     || is(Companion::Counter) && is_number
                     || is(Companion::Mark) && is_mark
             }

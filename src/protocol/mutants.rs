@@ -21,6 +21,8 @@ macro_rules! mutants {
 }
 
 mutants! {
+    MarkAfterDeadline: R80 = "a holder whose validity is over marks its work as done",
+    OneMarkIsNone: R81 = "work that a minority of the answers shows as done is done again",
     NeverRetryDeferred: R6b = "what a server has refused for now is not sent again without an operation",
     WorkersStartNothing: R6b = "what a node refuses while it is connected anew is not sent again without an operation",
     OweNoShortening: R55 = "a shortening is not sent to a node that was away",

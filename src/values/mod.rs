@@ -10,12 +10,14 @@
 //! - `token`: the random value that identifies one acquisition
 //! - `label`: the holder's label, stored after the token
 //! - `lock_value`: the value of a lock's key, token and label
+//! - `last_run`: the mark of a run that succeeded
 //! - `prefix`: the prefix of all names
 
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod config_error;
 pub(crate) mod label;
+pub(crate) mod last_run;
 pub(crate) mod lock_value;
 pub(crate) mod prefix;
 pub(crate) mod quorum;

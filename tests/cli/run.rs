@@ -745,11 +745,84 @@ fn each_v_prints_more() {
     let (info, debug, trace) = (said("-v"), said("-vv"), said("-vvv"));
     let (attempt, vote) = ("acquire \"x\": granted", "on node 0");
     assert!(!info.contains(attempt), "{info}");
-    assert!(info.contains("waiting for \"x\""), "{info}");
-    let at_once = fleet.output(&["run", "-v", "-n", "x", "true"]).2;
-    assert!(at_once.contains("asking for \"x\""), "{at_once}");
+    assert!(info.contains("asking for \"x\""), "{info}");
+    assert!(
+        info.contains("got \"x\"\n") && !info.contains("waiting"),
+        "{info}"
+    );
     assert!(debug.contains(attempt) && !debug.contains(vote), "{debug}");
     assert!(trace.contains(attempt) && trace.contains(vote), "{trace}");
+}
+
+#[test]
+fn a_wait_is_reported_with_the_holder_and_how_long_it_took() {
+    let fleet = Fleet::new(3);
+    let labelled = redlock(&fleet.servers).with_options(unhurried().label("web-2:4711"));
+    let lock = labelled.unwrap().acquire("x", Duration::from_secs(60));
+    let lock = lock.unwrap();
+    eventually("it is on all nodes", || fleet.holding("x") == 3);
+    let mut waiter = fleet.command(&["run", "-v", "x", "true"]);
+    let mut waiter = waiter.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waiter.stderr.take().unwrap()).lines();
+    let mut said = |start: &str| {
+        let line = lines.find_map(|line| Some(line.ok()?.strip_prefix(start)?.to_owned()));
+        line.unwrap_or_else(|| panic!("no line begins with {start}"))
+    };
+    let held = said("redlock: waiting for \"x\": web-2:4711 has it, for ");
+    assert!(held.ends_with(" s"), "{held}");
+    lock.release().unwrap();
+    said("redlock: got \"x\" after ");
+    assert!(waiter.wait().unwrap().success());
+}
+
+#[test]
+fn once_per_runs_it_once_with_success_and_last_shows_that() {
+    let fleet = Fleet::new(3);
+    let run = |command: &[&str]| {
+        let flags = ["run", "--once-per", "20h", "-E", "7", "nightly"];
+        fleet.code(&[&flags[..], command].concat())
+    };
+    let last = |json: &[&str]| fleet.output(&[&["last"], json, &["nightly"]].concat());
+    let (status, out, _) = last(&[]);
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(out, "nightly: not done within its period\n");
+    // What fails, or dies, is tried by the next one.
+    assert_eq!(run(&["false"]), 1);
+    let flags = ["run", "--once-per", "20h", "nightly"];
+    let mut host = fleet.start(&[&flags[..], &["sh", "-c", STUBBORN]].concat());
+    signal(host.pid(), Signal::SIGKILL);
+    host.ends_protected(&fleet, "nightly");
+    host.wait();
+    // Its ttl is over.
+    fleet.servers.iter().for_each(|server| {
+        server.command(&["DEL", "nightly"]);
+    });
+    assert_eq!(run(&["true"]), 0);
+    assert_eq!(run(&["false"]), 7);
+    assert_eq!(
+        fleet.code(&["run", "--once-per", "1s", "nightly", "true"]),
+        75
+    );
+    let (status, out, _) = last(&[]);
+    assert_eq!(status.code(), Some(0));
+    assert!(
+        out.starts_with("nightly: done ") && out.contains(" ago by "),
+        "{out}"
+    );
+    let (_, json, _) = last(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["done"], &json["name"]),
+        (&true.into(), &"nightly".into())
+    );
+    let hours = json["again_in_ms"].as_u64().unwrap() / 3_600_000;
+    assert_eq!(hours, 19);
+    // Too few nodes show nothing, and it does not run.
+    let key = "{nightly}:done";
+    fleet.servers.iter().for_each(|server| {
+        server.command(&["SET", key, "other data"]);
+    });
+    assert_eq!(run(&["false"]), 69);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod locks {
     mod label;
     mod leak;
     mod lost;
+    mod once;
     mod prefix;
     mod processes;
     mod read_write;

@@ -29,6 +29,7 @@ mod holders;
 mod keys;
 mod lease;
 mod moves;
+mod once;
 mod order;
 mod queue;
 mod sharing;
@@ -57,6 +58,7 @@ fn all_rows() -> Vec<Row> {
         holders::rows(),
         sharing::rows(),
         order::rows(),
+        once::rows(),
     ]
     .into_iter()
     .flatten()

@@ -6,11 +6,12 @@ use std::{fs, io, thread};
 
 use log::info;
 use nix::sys::signal::{Signal, raise};
+use redlock_sync::command::human;
 use redlock_sync::{Error, Lock, Options, Redlock};
 use signal_hook::consts::{SIGCHLD, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use crate::busy::say_busy;
+use crate::busy::{say_busy, say_waiting};
 use crate::job::Job;
 use crate::signals::{ends_the_wait, handled};
 use crate::target::{Kind, Target};
@@ -18,6 +19,9 @@ use crate::{End, failed, processes, report};
 
 /// How long one wait for the lock is, so that an outage is reported while it lasts.
 const SLICE: Duration = Duration::from_secs(10);
+
+/// A wait that is shorter is not reported.
+const UNSEEN: Duration = Duration::from_millis(200);
 
 /// The handled signals, in the order of their arrival. A signal that was ignored from the start (nohup) stays ignored.
 pub(crate) fn signals() -> io::Result<Receiver<i32>> {
@@ -57,11 +61,9 @@ pub(crate) fn acquire(
     let target = target.map_err(|error| failed(&error))?;
     let mut ended_by = None;
     let mut outage = Outage::new();
-    let does = match job.wait {
-        Some(Duration::ZERO) => "asking for",
-        _ => "waiting for",
-    };
-    info!("{does} \"{}\"", job.name.as_encoded_bytes().escape_ascii());
+    let name = job.name.as_encoded_bytes().escape_ascii();
+    let (begun, mut waits) = (Instant::now(), false);
+    info!("asking for \"{name}\"");
     loop {
         let left = match end {
             Some(end) => end.saturating_duration_since(Instant::now()),
@@ -70,6 +72,10 @@ pub(crate) fn acquire(
         let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
+            if !waits && begun.elapsed() > UNSEEN {
+                waits = true;
+                say_waiting(&target);
+            }
             if slice > SLICE {
                 outage.look(target.redlock());
             }
@@ -85,7 +91,13 @@ pub(crate) fn acquire(
             return Err(End::Signal(signal));
         }
         let error = match result {
-            Ok(lock) => return Ok(lock),
+            Ok(lock) => {
+                match waits {
+                    true => info!("got \"{name}\" after {}", human(begun.elapsed())),
+                    false => info!("got \"{name}\""),
+                }
+                return Ok(lock);
+            }
             Err(error) => error,
         };
         match error {

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Throttle(Throttle),
     /// Show the holders of a lock, node by node
     Inspect(Inspect),
+    /// Show when run --once-per last succeeded
+    Last(Last),
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
     /// Free a lock whose holder will not come back
@@ -68,6 +70,9 @@ pub(crate) struct Run {
     /// Keep the lock for at least this time, even if COMMAND ends sooner
     #[arg(long, value_name = "TIME")]
     pub(crate) at_least: Option<Time>,
+    /// Once in this time with success: if COMMAND has succeeded on any host since then, exit as -E says
+    #[arg(long, value_name = "TIME", conflicts_with = KIND)]
+    pub(crate) once_per: Option<Time>,
     /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
@@ -118,6 +123,21 @@ pub(crate) struct Throttle {
     after_help = format!("{TIMES}\n\nA snapshot for people: never a reason to take or not to take a lock.")
 )]
 pub(crate) struct Inspect {
+    /// The lock's name
+    pub(crate) name: OsString,
+    /// For programs: one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redlock last [OPTIONS] NAME",
+    after_help = format!("{TIMES}\n\nExit code 1: it has not succeeded within its --once-per.")
+)]
+pub(crate) struct Last {
     /// The lock's name
     pub(crate) name: OsString,
     /// For programs: one line of JSON

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use log::{Level, info, log_enabled};
-use redlock_sync::command::human;
+use redlock_sync::command::{held_for, human};
 use redlock_sync::{Holder, LockState};
 
 use crate::target::Target;
@@ -36,6 +36,34 @@ pub(crate) fn say_busy(target: &Target<'_>) {
     let left = free_in(state.as_ref()).map(|left| format!(", for {}", human(left)));
     let left = left.unwrap_or_default();
     info!("{who} the lock \"{shown}\"{holders}{left}");
+}
+
+/// Reports, with `-v`, that another has the lock that is waited for, and since when.
+#[cfg(target_os = "linux")]
+pub(crate) fn say_waiting(target: &Target<'_>) {
+    if !log_enabled!(Level::Info) {
+        return;
+    }
+    let (name, state) = in_the_way(target);
+    let shown = name.escape_ascii();
+    let mut holders = state.iter().flat_map(LockState::holders);
+    let (first, others) = (holders.next(), holders.count());
+    let Some((holder, _)) = first else {
+        return info!("waiting for \"{shown}\"");
+    };
+    let who = match holder.label() {
+        Some(label) => label.to_owned(),
+        None => holder.fingerprint().to_string(),
+    };
+    let others = match others {
+        0 => " has it".into(),
+        count => format!(" and {count} more have it"),
+    };
+    let held = held_for(holder).map(|held| format!(", for {}", human(held)));
+    info!(
+        "waiting for \"{shown}\": {who}{others}{}",
+        held.unwrap_or_default()
+    );
 }
 
 /// Reports that it is too soon for a throttle, and with `-v` for how long.

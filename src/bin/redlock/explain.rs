@@ -23,7 +23,7 @@ pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
 /// The error for these words, with the flag for a node if one may have been given without it: doctor takes no NAME, and
 /// the others that look at nodes take one. Nothing that may have a password in it is repeated.
 pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    let looks = ["doctor", "inspect", "list", "release"];
+    let looks = ["doctor", "inspect", "last", "list", "release"];
     let command = words.first().and_then(|word| word.to_str());
     let Some(ContextValue::String(unexpected)) = error.get(ContextKind::InvalidArg) else {
         return error;

@@ -19,6 +19,7 @@ pub(crate) struct Job {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Duration,
     pub(crate) at_least: Duration,
+    pub(crate) once_per: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) fair: bool,
     pub(crate) fence: bool,
@@ -51,6 +52,9 @@ impl Run {
             within("--at-least", at_least, Duration::ZERO, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
         }
+        if let Some(once_per) = self.once_per {
+            within("--once-per", once_per.0, second, LONGEST)?;
+        }
         let grace = self
             .grace
             .map_or(Duration::from_secs(5).min(ttl / 4), |time| time.0);
@@ -68,6 +72,7 @@ impl Run {
             ttl,
             max_hold,
             at_least,
+            once_per: self.once_per.map(|time| time.0),
             grace,
             fair: self.fair,
             fence: self.fence,

@@ -31,6 +31,7 @@ mod give_up;
 mod inspect;
 mod job;
 mod label;
+mod last;
 mod list;
 mod manual;
 mod nodes;
@@ -116,6 +117,10 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             let redlock = redlock.with_options(options.fair(true));
             let redlock = redlock.map_err(|error| error.to_string())?;
             Ok(release::release(given, &answer, &redlock))
+        }
+        arguments::Command::Last(given) => {
+            output::log(given.nodes.verbose);
+            Ok(last::last(given, &nodes::look(&given.nodes)?))
         }
         arguments::Command::List(given) => {
             output::log(given.nodes.verbose);

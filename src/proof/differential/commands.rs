@@ -88,7 +88,8 @@ impl Pair {
             67..72 => Action::Release(Notify::First),
             72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
             76..82 => Action::Release(Notify::FirstAndReserve(self.turn())),
-            82..88 => Action::Fence(self.at_least()),
+            82..86 => Action::Fence(self.at_least()),
+            86..88 => Action::Done(ttl.millis(), b"redlock:done 1 2 a".as_slice().into()),
             88..95 => {
                 let (channel, turn) = (self.some_channel(), self.turn());
                 Action::Dequeue(Arc::new(channel), turn, self.random.chance(50))

@@ -35,7 +35,9 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 5] = [
+const ELSEWHERE: [Mutant; 7] = [
+    Mutant::MarkAfterDeadline,
+    Mutant::OneMarkIsNone,
     Mutant::NewestCounts,
     Mutant::JoinedIsNew,
     Mutant::FewOpen,

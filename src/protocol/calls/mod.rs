@@ -4,12 +4,14 @@
 //!
 //! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
 //! - `fence`: fencing tokens
+//! - `done`: the mark of work that is done once in a period
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name
 //! - `claims`: several names, which are claimed one by one
 
 pub(crate) mod acquire;
 pub(crate) mod claims;
+pub(crate) mod done;
 pub(crate) mod fence;
 pub(crate) mod lease;
 pub(crate) mod process;

@@ -1,4 +1,4 @@
-//! The keys beside a lock's: the queue, the reservation, the fencing counter.
+//! The keys beside a lock's: the queue, the reservation, the fencing counter, the marks.
 //!
 //! | resource | its queue |
 //! | --- | --- |
@@ -26,6 +26,8 @@ pub(crate) enum Companion {
     Counter,
     /// The writer that has waited longest.
     Mark,
+    /// The mark that the work of the lock is done for a time.
+    Done,
 }
 
 impl Companion {
@@ -36,6 +38,7 @@ impl Companion {
             Companion::Turn => [b"}:wt", b"::wt"],
             Companion::Counter => [b"}:fence", b"::fence"],
             Companion::Mark => [b"}:ww", b"::ww"],
+            Companion::Done => [b"}:done", b"::done"],
         }
     }
 
@@ -75,11 +78,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Companion; 4] = [
+    const ALL: [Companion; 5] = [
         Companion::Queue,
         Companion::Turn,
         Companion::Counter,
         Companion::Mark,
+        Companion::Done,
     ];
 
     /// All names of up to five of these bytes.
@@ -113,6 +117,7 @@ mod tests {
         }
         assert_eq!(Companion::Turn.key(b"a").concat(), b"{a}:wt");
         assert_eq!(Companion::Counter.key(b"{a}").concat(), b"{a}::fence");
+        assert_eq!(Companion::Done.key(b"a").concat(), b"{a}:done");
     }
 
     #[test]

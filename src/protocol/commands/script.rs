@@ -9,15 +9,15 @@ use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::ask::{Ask, Named};
-use crate::protocol::commands::companions::Companion::{Counter, Queue, Turn as Reservation};
+use crate::protocol::commands::companions::Companion::{Counter, Done, Queue, Turn as Reservation};
 use crate::protocol::commands::companions::{self, Companion};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::means::{Beside, Delete, Means, Names, Scripts};
 use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
-    Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, DONE, EXTEND, FENCE, RELEASE,
+    RELEASE_AND_NOTIFY, Script,
 };
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -42,6 +42,8 @@ pub(crate) enum Action {
     Repair(Ttl),
     /// Return a number of at least this (rule R20).
     Fence(u64),
+    /// Mark the work of the lock as done, for this number of milliseconds, by this value (rule R80).
+    Done(u64, Arc<[u8]>),
     /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or the
     /// leaving waiter is fair.
     Dequeue(Arc<Channel>, QueueTurn, bool),
@@ -229,7 +231,7 @@ impl Action {
     pub(crate) fn needs(&self) -> Proof {
         match self {
             Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Proof::Witness,
-            Action::Extend(..) | Action::Fence(_) => Proof::Look,
+            Action::Extend(..) | Action::Fence(_) | Action::Done(..) => Proof::Look,
             _ => Proof::None,
         }
     }
@@ -262,7 +264,7 @@ impl Action {
             }),
             Action::Fence(at_least) => Some(Ask::Fence(*at_least)),
             Action::Dequeue(channel, ..) => Some(Ask::Leave(**channel)),
-            Action::Ping => None,
+            Action::Ping | Action::Done(..) => None,
         }
     }
 
@@ -320,6 +322,13 @@ impl Action {
             }
             // Without the counter there is no number.
             Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
+            Action::Done(rest, value) => {
+                let call = Call {
+                    by_hash: false,
+                    ..call
+                };
+                call.script(DONE, &[Done], &[token, value], Some(*rest));
+            }
             Action::AcquireOrEnqueue(ttl, entry) => {
                 let keys = companions(&[Queue, Reservation]);
                 call.acquire_or_enqueue(entry, &key.value(), *ttl, keys, prefix);
@@ -378,9 +387,8 @@ impl Action {
                 Reply::Okay,
             ) => Vote::Granted(0),
             (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(Refusal::Unknown),
-            (Action::Extend(..) | Action::Shorten(_), Reply::Int(1) | Reply::Okay) => {
-                Vote::Granted(0)
-            }
+            (Action::Extend(..) | Action::Shorten(_), Reply::Int(1) | Reply::Okay)
+            | (Action::Done(..), Reply::Int(1)) => Vote::Granted(0),
             (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => {
                 Vote::Refused(Refusal::Unknown)
             }
@@ -399,7 +407,11 @@ impl Action {
                 Vote::Granted(0)
             }
             (
-                Action::Extend(..) | Action::Shorten(_) | Action::Release(_) | Action::Fence(_),
+                Action::Extend(..)
+                | Action::Shorten(_)
+                | Action::Release(_)
+                | Action::Fence(_)
+                | Action::Done(..),
                 Reply::Int(number @ -2..=0),
             ) => Vote::not_held(number).unwrap_or(Vote::Refused(Refusal::Unknown)),
             (_, Reply::Error(text)) => Vote::of_error(text, key.kind.names().is_some()),

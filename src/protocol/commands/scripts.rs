@@ -29,6 +29,8 @@ macro_rules! script {
 pub(crate) const RELEASE: Script = script!("release");
 pub(crate) const EXTEND: Script = script!("extend");
 pub(crate) const FENCE: Script = script!("fence", "count");
+// Called by its text: few programs call it, and those seldom.
+pub(crate) const DONE: Script = script!("done");
 pub(crate) const RELEASE_AND_NOTIFY: Script = script!("release_and_notify");
 pub(crate) const DEQUEUE: Script = script!("dequeue");
 pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "acquire", "enqueue", "lock_info");
@@ -86,7 +88,7 @@ pub(crate) const SCRIPTS: [Script; 7] = [
 ];
 
 /// The scripts that a connection loads with their first call, which has their text: programs with plain locks never do.
-pub(crate) const LATER: [Script; 13] = [
+pub(crate) const LATER: [Script; 14] = [
     ACQUIRE_PERMIT,
     EXTEND_MEMBER,
     RELEASE_MEMBER,
@@ -100,6 +102,7 @@ pub(crate) const LATER: [Script; 13] = [
     LEAVE,
     REFILL_NAMES,
     FENCE_NAMES,
+    DONE,
 ];
 
 impl Script {

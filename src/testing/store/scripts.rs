@@ -6,13 +6,13 @@ use super::{
 };
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
-    Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, DONE, EXTEND, FENCE, RELEASE,
+    RELEASE_AND_NOTIFY, Script,
 };
 use crate::protocol::commands::sha1::sha1;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::label::Label;
-use crate::values::lock_value;
+use crate::values::{last_run, lock_value};
 
 /// The first bytes of a value, or all of it.
 fn start(value: &[u8], length: usize) -> &[u8] {
@@ -52,6 +52,7 @@ impl Run<'_> {
             () if is(EXTEND) => self.extend(args),
             () if is(DEQUEUE) => self.leave(args),
             () if is(FENCE) => self.fence(args),
+            () if is(DONE) => self.done(args),
             () => Err(NOT_OURS),
         };
         number.map(Answer::Int)
@@ -108,6 +109,21 @@ impl Run<'_> {
             return Ok(instead);
         }
         self.count(counter, at_least)
+    }
+
+    fn done(&mut self, given: Given<'_>) -> Result<i64> {
+        let ([lock, mark], [token, value, life]) = (given.keys, given.args) else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        if let Some(instead) = self.instead(lock, token)? {
+            return Ok(instead);
+        }
+        let found = self.get(mark)?;
+        if found.is_some_and(|found| !found.starts_with(last_run::HEAD)) {
+            return Err(Refused("ERR the key of the mark has other data"));
+        }
+        self.set(mark, value, number(life), false)?;
+        Ok(1)
     }
 
     pub(super) fn count(&mut self, counter: &[u8], at_least: &[u8]) -> Result<i64> {

@@ -91,6 +91,16 @@ unsafe extern "C" {
     ) -> c_int;
     fn redlock_lock_depth(lock: Handle) -> usize;
     fn redlock_lock_fencing_token(lock: Handle, out: *mut u64) -> c_int;
+    fn redlock_lock_mark_done(lock: Handle, period: u64, took: u64) -> c_int;
+    fn redlock_last_run(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        label: *mut c_char,
+        cap: usize,
+        ended: *mut u64,
+        took: *mut u64,
+    ) -> c_int;
 }
 
 pub(super) static EVENTS: AtomicUsize = AtomicUsize::new(0);
@@ -256,6 +266,9 @@ pub(super) unsafe fn look(
             0 => redlock_connect(client),
             1 => redlock_check(client, resource, len, to, cap, flag_to),
             2 => redlock_inspect(client, resource, len, to, cap, number_to, flag_to),
+            3 if pick(3) == 0 => {
+                redlock_last_run(client, resource, len, to, cap, number_to, null_mut())
+            }
             3 if pick(2) == 0 => redlock_check_json(client, resource, len, to, cap, size_to),
             3 => redlock_inspect_json(client, resource, len, to, cap, size_to),
             4 => {
@@ -269,6 +282,7 @@ pub(super) unsafe fn look(
             6 => reenter(client, 1 + pick(3), (resource, len), (ttl, wait)),
             _ => {
                 lock.with(|lock| redlock_lock_depth(lock));
+                lock.with(|lock| redlock_lock_mark_done(lock, ttl, wait));
                 lock.with(|lock| redlock_lock_fencing_token(lock, number_to))
             }
         }

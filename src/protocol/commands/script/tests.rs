@@ -115,6 +115,13 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
                 Action::Fence(17),
                 held(FENCE, &["fence"], by_hash).arg(17).clone(),
             ),
+            (
+                Action::Done(17, b"redlock:done 1 2 a".as_slice().into()),
+                held(DONE, &["done"], false)
+                    .arg("redlock:done 1 2 a")
+                    .arg(17)
+                    .clone(),
+            ),
             (Action::Ping, redis::cmd("PING")),
         ] {
             let mut packed = Vec::new();

@@ -1,0 +1,53 @@
+use std::time::Duration;
+
+use crate::errors::error::Error;
+use crate::lock::kept_lock::KeptLock;
+use crate::lock::lock::Lock;
+use crate::protocol::calls::done;
+use crate::protocol::quorum::answer::Outcome;
+use crate::values::clock::{self, Point};
+use crate::values::last_run::LastRun;
+
+impl Lock {
+    /// Marks the work of this lock as done, as [`KeptLock::mark_done`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`KeptLock::mark_done`].
+    pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
+        if !self.key.kind.is_plain() {
+            let text = "only the work of a plain lock is marked as done: not that of a semaphore, a read or write lock, or a \
+                        lock on several names";
+            return Err(Error::config(text));
+        }
+        let label = self.key.label.clone();
+        let run = LastRun::new(clock::wall(), took, label);
+        let op =
+            done::mark(&self.lease(), period, &run, Point::now()).ok_or_else(|| self.lost())?;
+        let answer = self.shared.driver.run(op);
+        let reason = answer.lost_reason();
+        match answer.outcome {
+            Outcome::Yes(_) => Ok(()),
+            Outcome::No => {
+                self.gone(reason);
+                Err(Error::lost(&self.key.resource, reason))
+            }
+            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
+        }
+    }
+}
+
+impl KeptLock {
+    /// Marks the work of this lock as done, for the rest of the `period` that began when the work did: it has taken
+    /// `took`. Until then [`Redlock::last_run`] returns it. The lock is still held. Call it if the work has succeeded, as
+    /// [`Redlock::once_per`] does. Blocks like [`Lock::extend`].
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the validity is over, or too few nodes hold the lock for a majority.
+    /// - [`Error::Unavailable`]: too few nodes answered. Try again.
+    /// - [`Error::Config`]: the lock is not a plain one.
+    pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
+        self.lock().mark_done(period, took)
+    }
+}

@@ -1,0 +1,123 @@
+//! Work that is done once in a period, by the mark that `lock/once` writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::cause::Cause;
+use crate::errors::error::{Error, NodeError, NodeErrors};
+use crate::lock::kept_lock::KeptLock;
+use crate::lock::redlock::{Redlock, checked};
+use crate::ops::query::Query;
+use crate::protocol::calls::done;
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::resp::{self, Reply};
+use crate::values::clock::Point;
+use crate::values::last_run::{self, LastRun};
+
+impl Redlock {
+    /// Does the work once in a period, on all hosts that call this: the first of them does it under the lock, which is
+    /// kept for as long as the work takes (`period` at most), and marks it as done if it returns `Ok`. Calls that come
+    /// meanwhile wait, as [`acquire`](Redlock::acquire) does. If the work fails, or its process dies, the next call does
+    /// it. `Ok(None)`: it was done within the period, which begins when the work does.
+    ///
+    /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
+    /// is written while the lock is held, and not by a holder that comes too late. Where a majority of the nodes loses
+    /// its data, the work is done again: at least once, not at most once. `redlock run --once-per` does the same.
+    ///
+    /// # Errors
+    ///
+    /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`],
+    /// [`last_run`](Redlock::last_run), and after the work those of [`KeptLock::mark_done`] and [`KeptLock::release`]:
+    /// then it is done, and what it returned is dropped.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use redlock_sync::{Error, Redlock};
+    ///
+    /// # fn import() -> Result<u32, Error> { Ok(1) }
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let (period, ttl) = (Duration::from_secs(20 * 3600), Duration::from_secs(30));
+    /// match redlock.once_per("shop:nightly", period, ttl, |_| import())? {
+    ///     Some(records) => println!("{records} imported"),
+    ///     None => println!("another host has done it"),
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn once_per<T, E: From<Error>>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        period: Duration,
+        ttl: Duration,
+        work: impl FnOnce(&KeptLock) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        let resource = resource.as_ref();
+        let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
+        let begun = Point::now();
+        if self.last_run(resource)?.is_some() {
+            kept.release()?;
+            return Ok(None);
+        }
+        let result = work(&kept)?;
+        kept.mark_done(period, begun.elapsed_at(Point::now()))?;
+        kept.release()?;
+        Ok(Some(result))
+    }
+
+    /// The last run of this work that was [marked as done](KeptLock::mark_done), if its period is not over. To be asked
+    /// by a holder of the lock before it does the work, and by people at any time. Asks all nodes over separate
+    /// connections, as [`inspect`](Redlock::inspect) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty or too long resource; [`Error::Unavailable`] if no majority of the nodes answered.
+    pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
+        let resource = checked(resource.as_ref())?;
+        let key = self.options().prefix.key(&resource);
+        let places = self.places_of(&resource);
+        let mark = Companion::Done.key(&key).concat();
+        let answers = self.query(&places, 1, move |query| look(query, &mark));
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        for (node, (place, answer)) in places.iter().zip(answers).enumerate() {
+            found.push(answer.as_ref().ok().cloned());
+            errors.extend(answer.err().map(|cause| NodeError {
+                node,
+                address: place.shown(),
+                cause: Arc::new(cause),
+            }));
+        }
+        done::last(found).map_err(|()| Error::Unavailable(NodeErrors::new(errors, None)))
+    }
+}
+
+/// The mark on one node.
+fn look(query: &mut Query, mark: &[u8]) -> Result<Option<LastRun>, Cause> {
+    let mut bytes = Vec::new();
+    for command in [[&b"GET"[..], mark], [b"PTTL", mark]] {
+        resp::pack(&mut bytes, &[&command], None);
+    }
+    let [value, left] = query.ask(&bytes)?;
+    let value = match value {
+        Reply::Nil => return Ok(None),
+        Reply::Bulk(value) if value.len() <= last_run::LONGEST => value,
+        Reply::Bulk(_) => return Err(other_data()),
+        Reply::Error(text) => return Err(Cause::refused(&text)),
+        other => return Err(Cause::Garbage(other.kind().into())),
+    };
+    let run = LastRun::parse(&value).ok_or_else(other_data)?;
+    Ok(match left {
+        // It ended between the two commands.
+        Reply::Int(-2) => None,
+        Reply::Int(left) => {
+            let left = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);
+            Some(run.kept_for(left))
+        }
+        Reply::Error(text) => return Err(Cause::refused(&text)),
+        other => return Err(Cause::Garbage(other.kind().into())),
+    })
+}
+
+fn other_data() -> Cause {
+    Cause::Refused("the key of the mark has other data".into())
+}

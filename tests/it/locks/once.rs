@@ -1,0 +1,110 @@
+//! `Redlock::once_per`: of all that ask within a period, one does the work with success.
+
+use crate::support;
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use redlock_sync::{Error, Redlock};
+use support::*;
+
+const PERIOD: Duration = Duration::from_secs(3600);
+
+fn mark(server: &Server, name: &str) -> Option<String> {
+    redis::from_redis_value(server.command(&["GET", &beside(name, "done")])).unwrap()
+}
+
+#[test]
+fn one_of_all_that_ask_does_the_work_and_where_it_fails_the_next_one_does_it() {
+    let servers = Server::several(3);
+    let labelled = connected(&servers).with_options(options().label("web-3"));
+    let labelled = labelled.unwrap();
+    let runs = AtomicUsize::new(0);
+    let once = |redlock: &Redlock| -> Result<Option<usize>, Box<dyn StdError + Send + Sync>> {
+        redlock.once_per("nightly", PERIOD, TTL, |_| {
+            // The first two fail.
+            match runs.fetch_add(1, SeqCst) {
+                0 | 1 => Err(io::Error::other("it failed").into()),
+                run => Ok(run),
+            }
+        })
+    };
+    assert_eq!(labelled.last_run("nightly").unwrap(), None);
+    for _ in 0..2 {
+        assert_eq!(once(&labelled).unwrap_err().to_string(), "it failed");
+        assert!(
+            servers
+                .iter()
+                .all(|server| mark(server, "nightly").is_none())
+        );
+    }
+    let done: Vec<Option<usize>> = thread::scope(|scope| {
+        let hosts: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| once(&labelled).unwrap()))
+            .collect();
+        hosts.into_iter().map(|host| host.join().unwrap()).collect()
+    });
+    assert_eq!(done.iter().flatten().collect::<Vec<_>>(), [&2], "{done:?}");
+    let last = connected(&servers).last_run("nightly").unwrap().unwrap();
+    assert_eq!(last.label(), Some("web-3"));
+    assert!(last.took() < TTL && last.ended().elapsed().unwrap() < TTL);
+    assert!(last.again_in() <= PERIOD && last.again_in() > PERIOD - TTL);
+    // It is beside the lock, and no lock itself.
+    eventually("the lock is released", || {
+        connected(&servers).list(None).unwrap().locks().count() == 0
+    });
+}
+
+#[test]
+fn a_mark_on_a_majority_is_seen_by_every_majority_and_fewer_answers_show_nothing() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = redlock.acquire("nightly", TTL).unwrap();
+    eventually("it is on all nodes", || {
+        servers.iter().all(|server| server.exists("nightly"))
+    });
+    servers[2].stop();
+    lock.mark_done(PERIOD, Duration::ZERO).unwrap();
+    drop(lock);
+    servers[2].resume();
+    servers[0].stop();
+    assert!(redlock.last_run("nightly").unwrap().is_some());
+    servers[1].stop();
+    assert!(matches!(
+        redlock.last_run("nightly"),
+        Err(Error::Unavailable(_))
+    ));
+    servers.iter().for_each(Server::resume);
+}
+
+#[test]
+fn a_late_holder_marks_nothing_and_other_data_is_left_alone() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    let lock = redlock.acquire("nightly", TTL).unwrap();
+    // Another holder has it by now.
+    servers[0].command_bytes(&[b"SET", b"nightly", &[7; 20], b"PX", b"60000"]);
+    assert!(matches!(
+        lock.mark_done(PERIOD, Duration::ZERO),
+        Err(Error::Lost(_))
+    ));
+    assert_eq!(mark(&servers[0], "nightly"), None);
+    assert_eq!(redlock.last_run("nightly").unwrap(), None);
+
+    let lock = redlock.acquire("other", TTL).unwrap();
+    servers[0].command(&["SET", &beside("other", "done"), "data"]);
+    let refused = lock
+        .mark_done(PERIOD, Duration::ZERO)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("other data"), "{refused}");
+    let unread = redlock.last_run("other").unwrap_err().to_string();
+    assert!(unread.contains("other data"), "{unread}");
+    assert_eq!(mark(&servers[0], "other").as_deref(), Some("data"));
+
+    let permit = redlock.semaphore("pool", 2).unwrap().acquire(TTL).unwrap();
+    assert!(config(permit.mark_done(PERIOD, Duration::ZERO)).contains("plain lock"));
+}
