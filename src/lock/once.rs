@@ -39,8 +39,8 @@ impl Lock {
 
 impl KeptLock {
     /// Marks the work of this lock as done, for the rest of the `period` that began when the work did: it has taken
-    /// `took`. Until then [`Redlock::last_run`] returns it. The lock is still held. Call it if the work has succeeded, as
-    /// [`Redlock::once_per`] does. Blocks like [`Lock::extend`].
+    /// `took`. Until then [`Redlock::last_run`](crate::Redlock::last_run) returns it. The lock is still held. Call it if
+    /// the work has succeeded, as [`Redlock::once_per`](crate::Redlock::once_per) does. Blocks like [`Lock::extend`].
     ///
     /// # Errors
     ///

@@ -108,8 +108,14 @@ mod tests {
     #[test]
     fn what_was_broken_does_not_count_as_held_here() {
         let node = Node::start().unwrap();
-        let redlock = Redlock::new(node.url()).unwrap();
-        let other = Redlock::new(node.url()).unwrap();
+        // Patient with a busy machine.
+        let options = crate::Options::new().node_timeout(Duration::from_secs(2));
+        let client = || {
+            Redlock::new(node.url())
+                .unwrap()
+                .with_options(options.clone())
+        };
+        let (redlock, other) = (client().unwrap(), client().unwrap());
         for lockable in [
             other.write_lock("plain").unwrap(),
             other.semaphore("permit", 2).unwrap(),

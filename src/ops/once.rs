@@ -26,7 +26,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`],
+    /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
     /// [`last_run`](Redlock::last_run), and after the work those of [`KeptLock::mark_done`] and [`KeptLock::release`]:
     /// then it is done, and what it returned is dropped.
     ///
@@ -107,7 +107,7 @@ fn look(query: &mut Query, mark: &[u8]) -> Result<Option<LastRun>, Cause> {
     };
     let run = LastRun::parse(&value).ok_or_else(other_data)?;
     Ok(match left {
-        // It ended between the two commands.
+        // The mark ended between the two commands.
         Reply::Int(-2) => None,
         Reply::Int(left) => {
             let left = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);

@@ -10,7 +10,7 @@ use crate::protocol::commands::server_info::ServerInfo;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::majority;
 
-/// The result of [`Redlock::check`]. `Display` gives a line for each finding, the worst first; nothing if there are
+/// The result of [`Redlock::check`](crate::Redlock::check). `Display` gives a line for each finding, the worst first; nothing if there are
 /// none.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -80,7 +80,7 @@ impl Report {
 
     /// Whether a lock was taken, extended and released on a majority of the nodes. Otherwise the report leaves open
     /// whether locks can be taken: the nodes do not answer, or the user may not use the name of the `probe`, or another
-    /// holder has that lock. Then give [`check`](Redlock::check) another name.
+    /// holder has that lock. Then give [`check`](crate::Redlock::check) another name.
     pub fn is_checked(&self) -> bool {
         self.shards.iter().all(|nodes| {
             let said = nodes.iter().filter_map(NodeFacts::said);
@@ -94,7 +94,7 @@ impl Report {
         self.findings.iter()
     }
 
-    /// The nodes, in the order of [`Redlock::new`]. In a Redis Cluster each master is one, shard by shard.
+    /// The nodes, in the order of [`Redlock::new`](crate::Redlock::new). In a Redis Cluster each master is one, shard by shard.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
         let mut shown = 0;
         let all = self.shards.iter().flatten();

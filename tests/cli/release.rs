@@ -34,7 +34,7 @@ fn the_command_that_held_a_released_lock_is_ended() {
     // Who had it.
     assert!(out.starts_with("shop:deploy: held by "), "{out}");
     let first = out.lines().next().unwrap();
-    let label = format!(":{}), for ", child.pid());
+    let label = format!(":{}) for ", child.pid());
     assert!(first.contains(&label), "{out}");
     assert!(out.ends_with("\nshop:deploy: released\n"), "{out}");
     let output = child.output();

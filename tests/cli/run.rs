@@ -715,7 +715,7 @@ fn inspect_shows_the_host_and_the_process_that_have_a_lock() {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let out = String::from_utf8(wrapper.output().stdout).unwrap();
     assert!(
-        out.contains(&format!(" ({}:{process}), for ", host.trim())),
+        out.contains(&format!(" ({}:{process}) for ", host.trim())),
         "{out}"
     );
     fleet.nothing_is_left();

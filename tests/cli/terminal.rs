@@ -447,7 +447,7 @@ fn release_shows_the_holder_and_deletes_nothing_without_a_yes() {
     let name = lock.token().fingerprint().to_string();
     for answer in ["", "n", "maybe"] {
         let asked = asks(&servers);
-        assert!(asked.1.contains(&format!("a: held by {name}, for ")));
+        assert!(asked.1.contains(&format!("a: held by {name} for ")));
         let (code, said) = answered(asked, answer);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("not released"), "{said}");

@@ -61,9 +61,7 @@ pub(crate) fn acquire(
     let target = target.map_err(|error| failed(&error))?;
     let mut ended_by = None;
     let mut outage = Outage::new();
-    let name = job.name.as_encoded_bytes().escape_ascii();
-    let (begun, mut waits) = (Instant::now(), false);
-    info!("asking for \"{name}\"");
+    let mut wait = Wait::begin(job);
     loop {
         let left = match end {
             Some(end) => end.saturating_duration_since(Instant::now()),
@@ -72,10 +70,7 @@ pub(crate) fn acquire(
         let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
-            if !waits && begun.elapsed() > UNSEEN {
-                waits = true;
-                say_waiting(&target);
-            }
+            wait.look(&target);
             if slice > SLICE {
                 outage.look(target.redlock());
             }
@@ -92,10 +87,7 @@ pub(crate) fn acquire(
         }
         let error = match result {
             Ok(lock) => {
-                match waits {
-                    true => info!("got \"{name}\" after {}", human(begun.elapsed())),
-                    false => info!("got \"{name}\""),
-                }
+                wait.end();
                 return Ok(lock);
             }
             Err(error) => error,
@@ -110,6 +102,40 @@ pub(crate) fn acquire(
             Error::Busy(_) => outage.is_known = false,
             Error::Unavailable(_) | Error::TooSlow(_) if left > slice => outage.note(&error),
             error => return Err(failed(&error)),
+        }
+    }
+}
+
+/// The lines about the wait.
+struct Wait<'a> {
+    name: &'a [u8],
+    begun: Instant,
+    is_reported: bool,
+}
+
+impl<'a> Wait<'a> {
+    fn begin(job: &'a Job) -> Wait<'a> {
+        let name = job.name.as_encoded_bytes();
+        info!("asking for \"{}\"", name.escape_ascii());
+        Wait {
+            name,
+            begun: Instant::now(),
+            is_reported: false,
+        }
+    }
+
+    fn look(&mut self, target: &Target<'_>) {
+        if !self.is_reported && self.begun.elapsed() > UNSEEN {
+            self.is_reported = true;
+            say_waiting(target);
+        }
+    }
+
+    fn end(&self) {
+        let (name, took) = (self.name.escape_ascii(), human(self.begun.elapsed()));
+        match self.is_reported {
+            true => info!("got \"{name}\" after {took}"),
+            false => info!("got \"{name}\""),
         }
     }
 }

@@ -73,7 +73,8 @@ pub(crate) struct Run {
     /// Once in this time with success: if COMMAND has succeeded on any host since then, exit as -E says
     #[arg(long, value_name = "TIME", conflicts_with = KIND)]
     pub(crate) once_per: Option<Time>,
-    /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
+    /// Where redlock ends COMMAND: between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]. A signal that redlock
+    /// gets is passed on, and has no such limit
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
     /// The host that has waited longest is next; to be given on all hosts
@@ -193,13 +194,13 @@ pub(crate) struct List {
 /// How long is too long, for list.
 #[derive(Args)]
 pub(crate) struct Limits {
-    /// What has been held for longer than this is a problem, too
+    /// A lock that has been held for longer than this is a problem, too
     #[arg(long, value_name = "TIME")]
     pub(crate) older: Option<Time>,
-    /// What a process has waited for longer than this is a problem, too
+    /// A lock that a process has waited for longer than this is a problem, too
     #[arg(long, value_name = "TIME")]
     pub(crate) waited: Option<Time>,
-    /// What is kept for longer than this from now on is a problem, too
+    /// A lock that is kept for longer than this from now on is a problem, too
     #[arg(long, value_name = "TIME")]
     pub(crate) remaining: Option<Time>,
 }

@@ -4,13 +4,15 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::time::Duration;
 
-use redlock_sync::command::{LOCK, READERS, Seen, escaped, held_for, inspection_json, printable};
+use redlock_sync::command::{
+    LOCK, READERS, Seen, escaped, held_for, human, inspection_json, printable,
+};
 use redlock_sync::{Holder, Inspection, LockState, NodeState, Redlock};
 
 use crate::arguments::Inspect;
 use crate::explain::by_flag;
 use crate::print::{print, print_json};
-use crate::show::{held, shortened, table, time, whole};
+use crate::show::{held, shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};
 
 pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
@@ -107,19 +109,19 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
 fn shown_holder(holder: &Holder) -> String {
     let shown = printable(&holder.to_string());
     match held_for(holder) {
-        Some(held) => format!("{shown} for {held:?}"),
+        Some(held) => format!("{shown} for {}", human(held)),
         None => shown,
     }
 }
 
 /// How many processes wait, if any does, and how long the first has waited.
 fn waiting(inspection: &Inspection) -> String {
-    let longest = inspection.longest_wait().map(whole);
+    let longest = inspection.longest_wait().map(human);
     match (inspection.waiting(), longest) {
         (None | Some(0), _) => String::new(),
-        (Some(1), Some(longest)) => format!("; one process waits, for {longest:?}"),
+        (Some(1), Some(longest)) => format!("; one process waits, for {longest}"),
         (Some(count), Some(longest)) => {
-            format!("; {count} processes wait, the first for {longest:?}")
+            format!("; {count} processes wait, the first for {longest}")
         }
         (Some(count), None) => format!("; {count} processes wait"),
     }

@@ -11,8 +11,8 @@ use crate::time::{DAY, LONGEST, SHORTEST, within};
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: OsString,
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
+    /// The program, and its arguments.
+    pub(crate) command: (OsString, Vec<OsString>),
     /// `None`: for ever. Zero: one attempt.
     pub(crate) wait: Option<Duration>,
     pub(crate) conflict: u8,
@@ -62,8 +62,7 @@ impl Run {
             .map_err(|error| format!("{error} (half of --ttl)"))?;
         Ok(Job {
             name: name.to_owned(),
-            program: program.clone(),
-            arguments: arguments.to_vec(),
+            command: (program.clone(), arguments.to_vec()),
             wait: match self.waiting.nonblock {
                 true => Some(Duration::ZERO),
                 false => self.waiting.wait.map(|time| time.0),

@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with signals), run (whose helpers are acquire, child, exec,
-//! processes, terminal and give_up), target, throttle, show, output, print, inspect, release, list, doctor, manual.
+//! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with
+//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal and give_up), target, throttle, show, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -35,6 +35,8 @@ mod last;
 mod list;
 mod manual;
 mod nodes;
+#[cfg(target_os = "linux")]
+mod once;
 mod output;
 #[cfg(target_os = "linux")]
 mod plan;

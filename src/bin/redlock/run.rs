@@ -11,7 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use log::info;
 use nix::errno::Errno;
@@ -27,7 +27,7 @@ use crate::acquire::{acquire, signals};
 use crate::child::{self, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
-use crate::last::shown;
+use crate::once::{done_already, mark_done};
 use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why};
 use crate::processes;
 use crate::signals::is_handed_on;
@@ -36,9 +36,6 @@ use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
 
 /// How long the guard may take to start. If it takes longer, something is wrong with it.
 const GUARD_START: Duration = Duration::from_secs(10);
-/// How often it is tried to mark COMMAND as done, and the pause between two tries.
-const MARKS: u32 = 5;
-const MARK_PAUSE: Duration = Duration::from_millis(200);
 const SELF: &str = "/proc/self/exe";
 
 pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
@@ -87,35 +84,6 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
             give_up((job, redlock), kept, held, end, &signals)
         }
         _ => End::Code(LOST),
-    }
-}
-
-/// How this ends if COMMAND need not run: a host has run it within `--once-per`, or that cannot be seen.
-fn done_already(job: &Job, redlock: &Redlock, kept: &KeptLock) -> Option<End> {
-    job.once_per?;
-    let last = match redlock.last_run(job.name.as_encoded_bytes()) {
-        Ok(last) => last?,
-        Err(error) => return Some(failed(&error)),
-    };
-    info!(
-        "\"{}\" is done: {}",
-        kept.resource().escape_ascii(),
-        shown(&last)
-    );
-    Some(End::Code(job.conflict))
-}
-
-/// Marks COMMAND as done. Some tries are made: it has run, whatever the nodes answer.
-fn mark_done(kept: &KeptLock, period: Duration, held: Duration) {
-    let mut tries = 0;
-    while let Err(error) = kept.mark_done(period, held) {
-        tries += 1;
-        if tries == MARKS || !matches!(error, Error::Unavailable(_)) {
-            return report(format_args!(
-                "COMMAND has succeeded, and could not be marked as done, so it may run once more: {error}"
-            ));
-        }
-        thread::sleep(MARK_PAUSE);
     }
 }
 
@@ -240,8 +208,8 @@ impl<'a> Run<'a> {
             .arg(child::COMMAND)
             .arg(std::process::id().to_string())
             .arg(wait_here.as_raw_fd().to_string())
-            .arg(&job.program)
-            .args(&job.arguments)
+            .arg(&job.command.0)
+            .args(&job.command.1)
             .process_group(0);
         environment(&mut command, &job.name, fence, slot);
         command.spawn()

@@ -60,12 +60,7 @@ pub(crate) fn time(time: Option<Duration>) -> String {
 
 /// How long a lock has been held.
 pub(crate) fn held(holder: &Holder) -> String {
-    held_for(holder).map_or("-".into(), |held| format!("{held:?}"))
-}
-
-/// The time without a part of a second.
-pub(crate) fn whole(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs())
+    held_for(holder).map_or("-".into(), |held| format!("{}s", held.as_secs()))
 }
 
 pub(crate) fn milliseconds(time: Option<Duration>) -> Value {

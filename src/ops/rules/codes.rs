@@ -13,7 +13,7 @@ macro_rules! rows {
         }
 
         impl Code {
-            /// As one word for programs.
+            /// The word for programs.
             pub(crate) fn as_str(self) -> &'static str {
                 match self {
                     $(Code::$name => $code,)*

@@ -1,4 +1,4 @@
-//! What is wrong with nodes, as it is reported.
+//! Findings, as they are reported.
 
 use std::cmp::Reverse;
 use std::fmt;

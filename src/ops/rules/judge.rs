@@ -83,8 +83,6 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether another finding explains a failed probe, so that the probe has nothing to add.
-
     fn number_and_places(&mut self) {
         let count = self.nodes.len();
         match count {

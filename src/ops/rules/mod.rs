@@ -1,4 +1,4 @@
-//! What is wrong with nodes, by what they report.
+//! The rules of a check: findings about nodes, by their reports.
 //!
 //! In reading order:
 //!
@@ -12,6 +12,7 @@
 //! - `judge`: all of these, and findings that concern several nodes
 //! - `set`: a set, by its sentinels
 //! - `coverage`: a Redis Cluster as a whole
+//! - `tests`: all rules together
 
 pub(crate) mod codes;
 pub(crate) mod coverage;

@@ -105,8 +105,6 @@ impl Findings<'_> {
     }
 
     /// Adds the findings about removed keys. `evicts`: the node may remove more.
-
-    /// Adds the findings about removed keys. `evicts`: the node may remove more.
     fn evicted(&mut self, node: usize, count: Option<u64>, evicts: bool) {
         let is_guarded = self.is_guarded(node);
         if is_guarded && count.is_none() {

@@ -125,8 +125,6 @@ impl<'a> Findings<'a> {
     }
 
     /// Warns if the guard that is on by default lacks something. It does without that, unless the program asked for a
-
-    /// Warns if the guard that is on by default lacks something. It does without that, unless the program asked for a
     /// guard.
     pub(super) fn default_guard(&mut self, node: usize, said: &NodeReport) {
         let is_on = self.has_default_guard(node) && self.rules.guard.is_none();

@@ -322,13 +322,7 @@ impl Action {
             }
             // Without the counter there is no number.
             Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
-            Action::Done(rest, value) => {
-                let call = Call {
-                    by_hash: false,
-                    ..call
-                };
-                call.script(DONE, &[Done], &[token, value], Some(*rest));
-            }
+            Action::Done(rest, value) => call.mark_done(token, value, *rest),
             Action::AcquireOrEnqueue(ttl, entry) => {
                 let keys = companions(&[Queue, Reservation]);
                 call.acquire_or_enqueue(entry, &key.value(), *ttl, keys, prefix);
@@ -460,6 +454,15 @@ impl Call<'_> {
             None => (ACQUIRE_OR_ENQUEUE, None),
         };
         self.script(script, keys, &args, turn);
+    }
+
+    /// Marks the work as done, by the script's text: it is not loaded.
+    fn mark_done(self, token: &[u8], value: &[u8], rest: u64) {
+        let call = Call {
+            by_hash: false,
+            ..self
+        };
+        call.script(DONE, &[Done], &[token, value], Some(rest));
     }
 
     /// Calls a script. The keys are the lock and its companions, in this order; the last argument is an optional

@@ -2,13 +2,13 @@
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
-    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, Lockable, LostReason, NodeAddress,
-    NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Reentrant,
-    ReentrantLock, Report, Severity, Tls, Token, redis,
+    IntoNode, KeptLock, LastRun, ListedLock, Listing, Lock, LockState, Lockable, LostReason,
+    NodeAddress, NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock,
+    Reentrant, ReentrantLock, Report, Severity, Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -117,6 +117,18 @@ fn every_function_has_its_signature() {
     let _: fn(&Redlock, &'static str) -> Result<Inspection, Error> = Redlock::inspect;
     let _: fn(&Redlock, &'static str, &Holder) -> Result<bool, Error> = Redlock::break_lock;
     let _: fn(&Inspection) -> LockState = Inspection::state;
+    let _: fn(&Inspection) -> Option<usize> = Inspection::waiting;
+    let _: fn(&Inspection) -> Option<Duration> = Inspection::longest_wait;
+    let _: fn(&ListedLock) -> Option<usize> = ListedLock::waiting;
+    let _: fn(&ListedLock) -> Option<Duration> = ListedLock::longest_wait;
+    let _: fn(&Holder) -> Option<SystemTime> = Holder::since;
+    let _: fn(&Redlock, &'static str) -> Result<Option<LastRun>, Error> = Redlock::last_run;
+    let _: fn(&Lock, Duration, Duration) -> Result<(), Error> = Lock::mark_done;
+    let _: fn(&KeptLock, Duration, Duration) -> Result<(), Error> = KeptLock::mark_done;
+    let _: fn(&LastRun) -> SystemTime = LastRun::ended;
+    let _: fn(&LastRun) -> Duration = LastRun::took;
+    let _: fn(&LastRun) -> Duration = LastRun::again_in;
+    let _: fn(&LastRun) -> Option<&str> = LastRun::label;
     let _: fn(&Redlock, &'static [u8]) -> Result<Report, Error> = Redlock::check;
     let _: fn(Report, Duration) -> Report = Report::with_max_ttl;
     let _: fn(&Report) -> bool = Report::is_fit;
