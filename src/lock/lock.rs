@@ -156,13 +156,20 @@ impl Lock {
     /// [`Error::Lost`] if the lock is lost or its validity is over, [`Error::TooSlow`] if less is left than asked
     /// for (the lock is still held: extend it, or stop).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
-        let remaining = self.remaining();
-        if remaining.is_zero() {
-            Err(self.lost())
-        } else if remaining < at_least {
+        let remaining = self.left()?;
+        if remaining < at_least {
             Err(Error::too_slow(&self.key.resource, remaining, at_least))
         } else {
             Ok(())
+        }
+    }
+
+    /// The rest of the validity. The error of a lost lock if nothing is left.
+    pub(crate) fn left(&self) -> Result<Duration, Error> {
+        let left = self.remaining();
+        match left.is_zero() {
+            true => Err(self.lost()),
+            false => Ok(left),
         }
     }
 

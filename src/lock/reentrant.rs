@@ -209,8 +209,7 @@ impl Reentrant {
         };
         let ttl = Ttl::within(ttl, self.redlock.options().max_ttl())?;
         let entry = ReentrantLock { held };
-        entry.ensure(Duration::ZERO)?;
-        let left = entry.remaining();
+        let left = entry.held.with(Lock::left)??;
         if left < ttl.validity() / 2 {
             entry.extend(ttl.duration())?;
         }
