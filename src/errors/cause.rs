@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::errors::elsewhere::Elsewhere;
 use crate::errors::server_error::{self, Meaning, without_arguments};
 
 /// Why a node gave no vote.
@@ -58,7 +59,7 @@ pub(crate) enum Cause {
     /// A directory names another master: this one.
     Moved(String),
     /// The server refused (see `Refused`), and another server may have the key: it is asked next.
-    Elsewhere(String),
+    Elsewhere(Box<Elsewhere>),
     /// The node is the same server as another node, of this index (rule R1).
     SameServer(usize),
     /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.

@@ -6,11 +6,13 @@
 //! - `shown`: a resource in a log line
 //! - `server_error`: the errors of servers, and what they mean for a lock (`own_words`: which part of them may be shown)
 //! - `secret`: redaction of passwords and tokens in the replies of servers
+//! - `elsewhere`: the answer that another server has a key
 //! - `lock_error`: errors of one lock: busy, lost, too slow, cancelled
 //! - `cause`: why a node gave no vote (`wording`: the texts of causes)
 //! - `error`: the error of all calls, with the nodes that failed
 
 pub(crate) mod cause;
+pub(crate) mod elsewhere;
 pub(crate) mod error;
 pub(crate) mod lock_error;
 pub(crate) mod own_words;

@@ -22,8 +22,9 @@ impl Lock {
         }
         let label = self.key.label.clone();
         let run = LastRun::new(clock::wall(), took, label);
-        let op =
-            done::mark(&self.lease(), period, &run, Point::now()).ok_or_else(|| self.lost())?;
+        // The lease is locked for this statement alone: `lost` locks it, too.
+        let op = done::mark(&self.lease(), period, &run, Point::now());
+        let op = op.ok_or_else(|| self.lost())?;
         let answer = self.shared.driver.run(op);
         let reason = answer.lost_reason();
         match answer.outcome {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
+use crate::errors::elsewhere::Elsewhere;
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::{Redlock, checked};
@@ -10,10 +11,12 @@ use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::ops::waiters::Waiters;
+use crate::protocol::calls::redirect::Hops;
 use crate::protocol::commands::means::{self, Means};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::INSPECT;
 use crate::protocol::commands::slots;
+use crate::values::clock;
 use crate::values::lock_value;
 
 const _: () = assert!(
@@ -72,13 +75,17 @@ impl Redlock {
     fn follow(&self, places: &[Place], key: &[u8], mut answers: Vec<Looked>) -> Vec<Looked> {
         let slot = slots::slot(key);
         for (place, answer) in places.iter().zip(&mut answers) {
-            let server = match answer {
-                Err(Cause::Refused(text)) => place.asked_for(slot, text),
-                _ => None,
-            };
-            if let Some(server) = server {
-                let key = key.to_vec();
-                let mut answered = self.query(&[server], 1, move |query| look(query, &key, true));
+            let mut asked = place.clone();
+            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().1);
+            while let Err(Cause::Refused(text)) = answer
+                && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
+                && let Some(server) = elsewhere.to(slot).and_then(|to| place.server(to))
+                && let Some(pause) = hops.next(clock::instant())
+            {
+                std::thread::sleep(pause);
+                asked = server;
+                let (key, server) = (key.to_vec(), std::slice::from_ref(&asked));
+                let mut answered = self.query(server, 1, move |query| look(query, &key, true));
                 *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
             }
         }

@@ -132,6 +132,20 @@ mutants! {
     ExtensionShortens: R12 = "an extension by less shortens the validity",
     LoseWithoutToken: R35a = "a waiter is not returned to its queue where no token could be drawn for its hand-off",
     ConfirmOneTime: R6a = "the thread that confirms releases is started once, and not again after its end",
+    // Found in the worlds of shards.
+    RedirectWithoutAsking: R45 = "a server that a slot is on its way to is sent an operation without ASKING",
+    RedirectKeepsToken: R2 = "an acquire is sent on with its token while other nodes undo it",
+    UnclearIsElsewhere: R5 = "an acquire is sent on, with its token, after an answer that leaves open whether it was carried out",
+    EndlessRedirects: R45 = "an operation is sent on for as long as servers name others",
+    TornIsFinal: R45 = "an operation whose keys are on two servers is not sent again with the lock's key alone",
+    MovedIsForgotten: R64 = "the server that a slot has moved to is not remembered",
+    MovedForEver: R64 = "the server that a slot has moved to is remembered for ever",
+    OwedOnce: R45 = "a release that follows its key is sent on once",
+    ReleaseAtOldOwner: R45 = "a release that no call waits for does not follow its key",
+    // Found by the tests of `cluster_map`, `redirect` and `core`.
+    ReleaseWhereCallBegan: R65 = "a lock is released only at the servers that had its slot when its call began",
+    NamedForEver: R43 = "a server that the slot's master has named is believed for ever",
+    MovedBeatsMap: R64 = "a report that a slot has moved counts for more than a later map that names a third server",
     // Found only where sentinels name the master.
     UnaskedIsSilent: R43 = "a server that was not asked where the master is counts as one that does not answer",
     RefusalIsNoAnswer: R43 = "a server that may name another master does not count where others name one",

@@ -1,17 +1,17 @@
 //! Separate connections to Redis Clusters for each group of servers that owns a lock's keys.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
-use crate::net::cluster::owed::Owed;
 use crate::net::driver::route::Route;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
+use crate::protocol::calls::owed::Owed;
 use crate::protocol::commands::slots::{self, Endpoint, Map};
 use crate::settings::options::Options;
 use crate::values::clock;
@@ -30,7 +30,11 @@ pub(crate) struct Lanes {
     /// Whether a thread asks for the maps. `has_moved`: whether a slot has moved since it asked.
     is_refreshing: AtomicBool,
     has_moved: AtomicBool,
+    /// The releases that follow their keys without a caller; notified when there are more.
     pub(crate) owed: Mutex<Owed>,
+    pub(crate) owed_more: Condvar,
+    /// How many threads are closing lanes, which may add more.
+    pub(crate) closing: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -78,7 +82,7 @@ impl Drop for Closing {
         if let Some(close) = self.close.take() {
             close();
         }
-        lock(&self.lanes.owed).closing -= 1;
+        self.lanes.closing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -95,6 +99,8 @@ impl Lanes {
                 is_refreshing: AtomicBool::new(false),
                 has_moved: AtomicBool::new(false),
                 owed: Mutex::default(),
+                owed_more: Condvar::new(),
+                closing: AtomicUsize::new(0),
             })
         })
     }
@@ -187,13 +193,11 @@ impl Lanes {
 
     /// Closes a lane: in another thread while the program may use others.
     pub(crate) fn close_one(&self, close: Box<dyn FnOnce() + Send>) {
-        let mut owed = lock(&self.owed);
-        let Some(lanes) = self.this().filter(|_| owed.closed_at.is_none()) else {
-            drop(owed);
+        let is_closed = lock(&self.owed).is_closed();
+        let Some(lanes) = self.this().filter(|_| !is_closed) else {
             return close();
         };
-        owed.closing += 1;
-        drop(owed);
+        self.closing.fetch_add(1, Ordering::Relaxed);
         let closing = Closing {
             lanes,
             close: Some(close),
@@ -205,8 +209,11 @@ impl Lanes {
 
     /// Ends all lanes, side by side. The releases that they still owe have one node timeout, and two at other servers.
     pub(crate) fn close(&self) {
-        lock(&self.owed).closed_at = Some(clock::instant());
-        let KnownLanes { lanes, by_slot, .. } = std::mem::take(&mut *lock(&self.known));
+        lock(&self.owed).close(clock::instant());
+        let mut known = lock(&self.known);
+        let lanes = std::mem::take(&mut known.lanes);
+        let by_slot = std::mem::take(&mut known.by_slot);
+        drop(known);
         drop(by_slot);
         at_once("redlock-close", lanes, |lane| {
             drop(lane);

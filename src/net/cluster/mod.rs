@@ -2,10 +2,8 @@
 //!
 //! In reading order:
 //!
-//! - `redirect`: MOVED, ASK and TRYAGAIN
-//! - `owed`: releases for slots that have moved
+//! - `redirect`: operations that servers have redirected
 //! - `lanes`: connections for each combination of masters
 
 pub(crate) mod lanes;
-pub(crate) mod owed;
 pub(crate) mod redirect;

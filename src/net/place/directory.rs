@@ -13,13 +13,12 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
-use crate::protocol::commands::slots::{Elsewhere, Endpoint};
+use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
-use crate::values::sync::lock;
 
 /// A node: a server, the master of a set, or a Redis Cluster, one of its shards or one of its servers.
 #[derive(Clone)]
@@ -196,13 +195,9 @@ impl Place {
         }
     }
 
-    /// The server that the redirect `error` names.
-    pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
-        let cluster = self.of_cluster()?;
-        match said(slot, error, &self.shown())? {
-            Elsewhere::Moved(to) | Elsewhere::Asks(to) => cluster.server(&to),
-            Elsewhere::Torn => None,
-        }
+    /// The server of the same Cluster at this address.
+    pub(crate) fn server(&self, endpoint: &Endpoint) -> Option<Place> {
+        self.of_cluster()?.server(endpoint)
     }
 
     /// A server of this Cluster that slots migrate to.
@@ -236,33 +231,20 @@ impl Place {
         }
     }
 
-    /// The redirect in `error`, for a key in this slot. MOVED updates the map.
-    pub(crate) fn elsewhere(&self, slot: u16, error: &str) -> Option<Elsewhere> {
-        let cluster = self.of_cluster()?;
-        let shown = match self {
-            // (`shown` returns another text while another thread reads it.)
-            Place::Master(directory) => lock(&directory.shown).clone(),
-            other => other.shown(),
+    /// Records that the server at `from` reported `to` as the owner of the slot.
+    pub(crate) fn moved(&self, slot: u16, from: &str, to: &Endpoint) {
+        let Some(cluster) = self.of_cluster() else {
+            return;
         };
-        let elsewhere = said(slot, error, &shown)?;
-        if let Elsewhere::Moved(to) = &elsewhere {
-            cluster.moved(slot, &shown, to.clone());
-            // This place keeps its server, by another of its slots.
-            if let Place::Master(directory) = self
-                && let Source::Cluster(_, own) = &directory.source
-                && own.load(Ordering::Relaxed) == slot
-            {
-                cluster.stay(own, &shown);
-            }
+        cluster.moved(slot, from, to.clone());
+        // This place keeps its server, by another of its slots.
+        if let Place::Master(directory) = self
+            && let Source::Cluster(_, own) = &directory.source
+            && own.load(Ordering::Relaxed) == slot
+        {
+            cluster.stay(own, from);
         }
-        Some(elsewhere)
     }
-}
-
-/// The redirect in the `error` of the server that is shown as `shown`, for a key in this slot.
-fn said(slot: u16, error: &str, shown: &str) -> Option<Elsewhere> {
-    let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-    Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))
 }
 
 impl Cluster {
@@ -297,37 +279,8 @@ impl Target {
         let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
         let handshake = Handshake {
             is_target: true,
-            ..routed(handshake, None)
+            ..routed(handshake, &peer, None)
         };
         Ok((connection, handshake))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::into_node::IntoNode;
-    use crate::settings::tls::Tls;
-
-    /// The address is read by each call that looks for its connections.
-    #[test]
-    fn a_redirect_is_read_with_the_address_that_gave_it_though_others_read_that_too() {
-        let given = "redis+cluster://seed".into_node().unwrap();
-        let trust = Trust::new(&Tls::default(), [given.info()]);
-        let place = Place::new(given, &trust, None).of_slot(17);
-        let Place::Master(directory) = &place else {
-            panic!("it is one of its shards");
-        };
-        let mut shown = lock(&directory.shown);
-        *shown = "10.0.0.1:7000".into();
-        let said = std::thread::scope(|scope| {
-            // The host is that of the server that replied.
-            let said = scope.spawn(|| place.elsewhere(17, "MOVED 17 :7001"));
-            std::thread::sleep(Duration::from_millis(500));
-            drop(shown);
-            said.join().unwrap()
-        });
-        let to = ("10.0.0.1".to_owned(), 7001);
-        assert_eq!(said, Some(Elsewhere::Moved(to)));
     }
 }

@@ -61,10 +61,11 @@ impl Said<'_> {
 }
 
 /// The handshake with a server of a Cluster.
-pub(crate) fn routed(handshake: Handshake, witness: Option<Vec<u8>>) -> Handshake {
+pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>) -> Handshake {
     Handshake {
         witness_key: witness.map(Into::into),
         routed: true,
+        server: text::address(peer.addr()).into(),
         ..handshake
     }
 }
@@ -179,7 +180,7 @@ impl Directory {
         } = purpose
         else {
             let (connection, handshake) = Connection::open(peer, timeout, purpose)?;
-            return Ok((connection, routed(handshake, None)));
+            return Ok((connection, routed(handshake, peer, None)));
         };
         let (until, map) = (
             clock::instant() + timeout,
@@ -196,7 +197,7 @@ impl Directory {
             let rest = until.saturating_duration_since(clock::instant());
             match Connection::open(peer, rest, purpose) {
                 Ok((connection, handshake)) => {
-                    return Ok((connection, routed(handshake, Some(witness))));
+                    return Ok((connection, routed(handshake, peer, Some(witness))));
                 }
                 // The witness's slot is migrating.
                 Err(Cause::Refused(text)) if Meaning::of(&text).is_elsewhere() => {

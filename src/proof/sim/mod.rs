@@ -31,6 +31,8 @@
 //!   servers, `serving` and `failover` there; and `faults`
 //! - the checks meanwhile: `safety` and `liveness`
 //! - `schedule`: the course of a world; and `tests`, which run many
+//!
+//! `shards` has separate worlds: Redis Clusters, in which operations follow their keys.
 
 mod acting;
 mod asking;
@@ -55,6 +57,7 @@ mod sentinels;
 mod server;
 mod serving;
 mod sets;
+mod shards;
 mod tests;
 mod waiting;
 mod world;

@@ -3,12 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::shards::world::{Counts as ShardCounts, ShardWorld};
 use super::world::{Counts, World};
 use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 use crate::values::clock;
 
 /// The mutants that few schedules show: five times as many are tried.
-const RARE: [Mutant; 6] = [
+const RARE: [Mutant; 7] = [
+    Mutant::EnqueueAfterDenial,
     Mutant::SecondLookTrustsFirst,
     Mutant::ExtendInMargin,
     Mutant::KeepMessage,
@@ -35,7 +37,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 7] = [
+const ELSEWHERE: [Mutant; 10] = [
     Mutant::MarkAfterDeadline,
     Mutant::OneMarkIsNone,
     Mutant::NewestCounts,
@@ -43,17 +45,106 @@ const ELSEWHERE: [Mutant; 7] = [
     Mutant::FewOpen,
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
+    Mutant::MovedBeatsMap,
+    Mutant::ReleaseWhereCallBegan,
+    Mutant::NamedForEver,
 ];
 
+/// The mutants that are found in the worlds of shards.
+const SHARDS: [Mutant; 9] = [
+    Mutant::RedirectWithoutAsking,
+    Mutant::RedirectKeepsToken,
+    Mutant::UnclearIsElsewhere,
+    Mutant::EndlessRedirects,
+    Mutant::TornIsFinal,
+    Mutant::MovedIsForgotten,
+    Mutant::MovedForEver,
+    Mutant::OwedOnce,
+    Mutant::ReleaseAtOldOwner,
+];
+
+/// The worlds that need be run to find a mutant.
+#[derive(Clone, Copy, Default)]
+struct Only {
+    guarded: bool,
+    of_sets: bool,
+}
+
+impl Only {
+    fn of(mutant: Option<Mutant>) -> Only {
+        let is_in = |which: &[Mutant]| mutant.is_some_and(|mutant| which.contains(&mutant));
+        Only {
+            guarded: is_in(&GUARDED),
+            of_sets: is_in(&OF_SETS),
+        }
+    }
+
+    fn has(self, world: &World) -> bool {
+        let conditions = &world.conditions;
+        (conditions.guarded || !self.guarded) && (conditions.is_set() || !self.of_sets)
+    }
+}
+
+/// Which worlds are made from seeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worlds {
+    Servers,
+    Shards,
+}
+
+impl Worlds {
+    /// Runs one schedule. `None`: this seed makes no world of these conditions.
+    fn run(
+        self,
+        seed: u64,
+        only: Only,
+        traced: bool,
+        counts: &mut AllCounts,
+    ) -> Option<Result<(), String>> {
+        match self {
+            Worlds::Servers => {
+                let mut world = World::new(seed, traced);
+                if !only.has(&world) {
+                    return None;
+                }
+                let result = world.run();
+                counts.servers.add(&world.counts);
+                Some(result)
+            }
+            Worlds::Shards => {
+                let mut world = ShardWorld::new(seed, traced);
+                let result = world.run();
+                counts.shards.add(&world.counts());
+                Some(result)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct AllCounts {
+    servers: Counts,
+    shards: ShardCounts,
+}
+
 /// The result of a search: the first seed that fails, and how.
+#[derive(Default)]
 struct Found {
     failure: Option<(u64, String)>,
-    counts: Counts,
+    counts: AllCounts,
+}
+
+/// The worlds in which a mutant is found.
+fn worlds_of(mutant: Option<Mutant>) -> Worlds {
+    match mutant.is_some_and(|mutant| SHARDS.contains(&mutant)) {
+        true => Worlds::Shards,
+        false => Worlds::Servers,
+    }
 }
 
 /// Runs schedules on one thread, from a seed on, while others have found nothing.
 fn search(
-    mutant: Option<Mutant>,
+    (worlds, mutant): (Worlds, Option<Mutant>),
     from: u64,
     step: u64,
     next: &AtomicU64,
@@ -61,28 +152,20 @@ fn search(
     over: &AtomicBool,
 ) -> Found {
     set_mutant(mutant);
-    let is_in = |which: &[Mutant]| mutant.is_some_and(|mutant| which.contains(&mutant));
-    let (guarded, of_sets) = (is_in(&GUARDED), is_in(&OF_SETS));
-    let mut found = Found {
-        failure: None,
-        counts: Counts::default(),
-    };
+    let only = Only::of(mutant);
+    let mut found = Found::default();
     while !over.load(Ordering::Relaxed) {
         let start = next.fetch_add(step, Ordering::Relaxed);
         if start >= end {
             break;
         }
         for seed in start..(start + step).min(end) {
-            let mut world = World::new(from + seed, false);
-            let conditions = &world.conditions;
-            if guarded && !conditions.guarded || of_sets && !conditions.is_set() {
-                continue;
-            }
+            let counts = &mut found.counts;
             // A panic is caught so that the seed can be reported.
-            let result = catch_unwind(AssertUnwindSafe(|| world.run()));
-            let result = result.unwrap_or_else(|_| Err("a panic".into()));
-            found.counts.add(&world.counts);
-            if let Err(what) = result {
+            let run = || worlds.run(from + seed, only, false, counts);
+            let result = catch_unwind(AssertUnwindSafe(run));
+            let result = result.unwrap_or_else(|_| Some(Err("a panic".into())));
+            if let Some(Err(what)) = result {
                 over.store(true, Ordering::Relaxed);
                 found.failure = Some((from + seed, what));
                 return found;
@@ -93,21 +176,19 @@ fn search(
 }
 
 /// Searches on all cores.
-fn search_all(mutant: Option<Mutant>, from: u64, count: u64) -> Found {
+fn search_all(worlds: Worlds, mutant: Option<Mutant>, from: u64, count: u64) -> Found {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let found: Vec<Found> = std::thread::scope(|scope| {
-        let run = || search(mutant, from, 64, &next, count, &over);
+        let run = || search((worlds, mutant), from, 64, &next, count, &over);
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Found>| thread.join().unwrap();
         threads.into_iter().map(join).collect()
     });
-    let mut all = Found {
-        failure: None,
-        counts: Counts::default(),
-    };
+    let mut all = Found::default();
     for one in found {
-        all.counts.add(&one.counts);
+        all.counts.servers.add(&one.counts.servers);
+        all.counts.shards.add(&one.counts.shards);
         all.failure = all.failure.or(one.failure);
     }
     all
@@ -127,9 +208,20 @@ fn simulation_keeps_every_promise() {
     };
     let count = number("SIM_COUNT", default);
     let started = clock::instant();
-    let found = search_all(None, number("SIM_SEED", 0), count);
+    let found = search_all(Worlds::Servers, None, number("SIM_SEED", 0), count);
     let took = started.elapsed();
-    println!("{count} schedules in {took:?}: {:?}", found.counts);
+    println!("{count} schedules in {took:?}: {:?}", found.counts.servers);
+    assert_eq!(found.failure, None);
+}
+
+#[test]
+fn simulation_of_shards_keeps_every_promise() {
+    let default = if cfg!(debug_assertions) { 200 } else { 5_000 };
+    let count = number("SIM_COUNT", default);
+    let started = clock::instant();
+    let found = search_all(Worlds::Shards, None, number("SIM_SEED", 0), count);
+    let took = started.elapsed();
+    println!("{count} schedules in {took:?}: {:?}", found.counts.shards);
     assert_eq!(found.failure, None);
 }
 
@@ -161,14 +253,16 @@ fn simulation_finds_every_mutant() {
         }
         let started = clock::instant();
         let times = if RARE.contains(&mutant) { 5 } else { 1 };
-        let found = search_all(Some(mutant), 0, times * count);
+        let worlds = worlds_of(Some(mutant));
+        let found = search_all(worlds, Some(mutant), 0, times * count);
         let took = started.elapsed();
         match found.failure {
             Some((seed, failure)) => {
                 println!("{mutant:?} ({rule}): {what}: seed {seed}, {took:.1?}: {failure}");
                 // Without the mutant, the schedule succeeds.
                 set_mutant(None);
-                assert_eq!(World::new(seed, false).run(), Ok(()), "seed {seed}");
+                let result = worlds.run(seed, Only::default(), false, &mut AllCounts::default());
+                assert_eq!(result, Some(Ok(())), "seed {seed}");
             }
             None => missed.push(what),
         }
@@ -181,7 +275,15 @@ fn simulation_finds_every_mutant() {
 fn replay() {
     let name = std::env::var("SIM_MUTANT").unwrap_or_default();
     let named = |(mutant, ..): &&(Mutant, &str, &str)| format!("{mutant:?}") == name;
-    set_mutant(MUTANTS.iter().find(named).map(|(mutant, ..)| *mutant));
-    let mut world = World::new(number("SIM_SEED", 0), true);
-    println!("{:?}", world.run());
+    let mutant = MUTANTS.iter().find(named).map(|(mutant, ..)| *mutant);
+    set_mutant(mutant);
+    let worlds = match std::env::var("SIM_WORLDS").as_deref() {
+        Ok("shards") => Worlds::Shards,
+        _ => worlds_of(mutant),
+    };
+    let counts = &mut AllCounts::default();
+    println!(
+        "{:?}",
+        worlds.run(number("SIM_SEED", 0), Only::default(), true, counts)
+    );
 }

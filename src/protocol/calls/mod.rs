@@ -8,11 +8,14 @@
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name
 //! - `claims`: several names, which are claimed one by one
+//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed`: releases that no call waits for)
 
 pub(crate) mod acquire;
 pub(crate) mod claims;
 pub(crate) mod done;
 pub(crate) mod fence;
 pub(crate) mod lease;
+pub(crate) mod owed;
 pub(crate) mod process;
+pub(crate) mod redirect;
 pub(crate) mod release;

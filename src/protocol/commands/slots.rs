@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::errors::server_error::code;
+pub(crate) use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
 
@@ -13,9 +13,6 @@ pub(crate) const SLOTS: u16 = 16384;
 
 /// The maximum number of servers of a Cluster.
 const MOST_SERVERS: usize = 16384;
-
-/// The address of a server: host and port.
-pub(crate) type Endpoint = (String, u16);
 
 /// The slot of a key, by its tag if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
@@ -225,39 +222,6 @@ fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     Some((host, u16::try_from(*port).ok()?))
 }
 
-/// The error of a server that does not have a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Elsewhere {
-    /// Another server owns the slot.
-    Moved(Endpoint),
-    /// The slot is being moved, and another server has the key.
-    Asks(Endpoint),
-    /// The slot is being moved, and each of the two has some of the command's keys.
-    Torn,
-}
-
-impl Elsewhere {
-    /// Reads the text of an error about this slot from a server of this host.
-    pub(crate) fn of(error: &str, slot: u16, asked: &str) -> Option<Elsewhere> {
-        let endpoint = || {
-            let mut words = error.split(' ').skip(1);
-            let is_it = words.next()?.parse() == Ok(slot);
-            let (host, port) = words.next().filter(|_| is_it)?.rsplit_once(':')?;
-            let host = match host {
-                "" | "?" => asked,
-                host => host,
-            };
-            Some((host.to_owned(), port.parse().ok()?))
-        };
-        match code(error) {
-            "MOVED" => endpoint().map(Elsewhere::Moved),
-            "ASK" => endpoint().map(Elsewhere::Asks),
-            "TRYAGAIN" => Some(Elsewhere::Torn),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -427,32 +391,6 @@ pub(super) mod tests {
             }
             map.moved(slot, ("a".into(), 1));
             assert_eq!(master(&map, slot), "a:1");
-        }
-    }
-
-    #[test]
-    fn errors_name_the_server_that_has_the_key() {
-        let at = |host: &str, port| (host.to_owned(), port);
-        for (error, expected) in [
-            (
-                "MOVED 17 10.0.0.1:6379",
-                Some(Elsewhere::Moved(at("10.0.0.1", 6379))),
-            ),
-            ("MOVED 17 ::1:6379", Some(Elsewhere::Moved(at("::1", 6379)))),
-            ("MOVED 17 :6379", Some(Elsewhere::Moved(at("asked", 6379)))),
-            ("ASK 17 ?:1", Some(Elsewhere::Asks(at("asked", 1)))),
-            (
-                "TRYAGAIN Multiple keys request during rehashing of slot",
-                Some(Elsewhere::Torn),
-            ),
-            ("MOVED 17", None),
-            ("MOVED 18 10.0.0.1:6379", None),
-            ("ASK 18 10.0.0.1:6379", None),
-            ("MOVED 17 h:x", None),
-            ("ERR MOVED 17 h:1", None),
-            ("CLUSTERDOWN The cluster is down", None),
-        ] {
-            assert_eq!(Elsewhere::of(error, 17, "asked"), expected, "{error}");
         }
     }
 }

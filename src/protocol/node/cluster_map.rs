@@ -1,5 +1,5 @@
 //! The map of a Redis Cluster as its servers report it: which of them is believed about a slot, and which are asked next
-//! (rules R43, R45).
+//! (rules R43, R45, R64).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +44,15 @@ impl Moved {
     /// than the loss.
     fn corrects(&self, master: Option<&Endpoint>, asked: Instant) -> bool {
         let is_lost = master.is_some_and(|master| is_at(master, &self.from));
-        self.at + BELIEVED > asked
-            && (is_lost && !mutant(Mutant::LostSlotIsBack) || self.at > asked)
+        let is_back = mutant(Mutant::LostSlotIsBack);
+        // A report since then is not in the map.
+        let is_known = is_lost && !is_back || self.at > asked || mutant(Mutant::MovedBeatsMap);
+        self.counts(asked) && is_known
+    }
+
+    /// Whether it counts for maps that were asked for then.
+    fn counts(&self, asked: Instant) -> bool {
+        self.at + BELIEVED > asked || mutant(Mutant::MovedForEver)
     }
 }
 
@@ -67,7 +74,8 @@ impl ClusterMap {
     /// Records at this time that the server at `from` reported `to` as the slot's owner. Returns whether the map has
     /// changed.
     pub(crate) fn moved(&mut self, slot: u16, from: &str, to: Endpoint, at: Instant) -> bool {
-        let Some(map) = &mut self.map else {
+        let map = self.map.as_mut();
+        let Some(map) = map.filter(|_| !mutant(Mutant::MovedIsForgotten)) else {
             return false;
         };
         Arc::make_mut(map).moved(slot, to.clone());
@@ -105,7 +113,7 @@ impl ClusterMap {
         if self.asked.is_some_and(|before| asked <= before) {
             return false;
         }
-        self.moved.retain(|_, moved| moved.at + BELIEVED > asked);
+        self.moved.retain(|_, moved| moved.counts(asked));
         for (slot, moved) in &self.moved {
             if moved.corrects(map.master(*slot), asked) {
                 Arc::make_mut(&mut map).moved(*slot, moved.to.clone());
@@ -180,7 +188,10 @@ mod tests {
         let moved = start + Duration::from_millis(100);
         let mut known = ClusterMap::default();
         known.learn(map("a"), start);
-        assert!(known.moved(3, "a:1", ("b".into(), 1), moved));
+        let has_moved = known.moved(3, "a:1", ("b".into(), 1), moved);
+        if !has_moved {
+            return vec!["the report is forgotten".into()];
+        }
         let is_b = |to: &Endpoint| to.0 == "b";
         assert_eq!(known.moved_at(3, is_b), Some((moved, "a:1".into())));
         assert_eq!(known.moved_at(4, is_b), None);
@@ -204,7 +215,9 @@ mod tests {
             }
             assert_eq!(learnt.master(12).unwrap().0, "c");
         }
-        assert_eq!(known.moved_at(3, is_b), None);
+        if known.moved_at(3, is_b).is_some() {
+            wrong.push("the report is kept".into());
+        }
         // One server is not asked about itself, unless it is the only one.
         for (except, expected) in [(None, 2), (Some("a:1"), 1), (Some("b:1"), 2)] {
             let ToAsk::Servers(servers, _) = known.next_to_ask(except, moved) else {
@@ -224,7 +237,13 @@ mod tests {
 
     #[test]
     fn each_mutant_of_it_is_found() {
-        for mutant in [Mutant::LostSlotIsBack, Mutant::AskedAboutItself] {
+        for mutant in [
+            Mutant::LostSlotIsBack,
+            Mutant::AskedAboutItself,
+            Mutant::MovedBeatsMap,
+            Mutant::MovedIsForgotten,
+            Mutant::MovedForEver,
+        ] {
             set_mutant(Some(mutant));
             let wrong = wrong();
             set_mutant(None);

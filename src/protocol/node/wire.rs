@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::server_error::Meaning;
+use crate::errors::elsewhere::Elsewhere;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
@@ -366,10 +366,9 @@ impl Wire {
 
     /// Why the server has not carried out a command, if another server may own the key and is asked next.
     pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
-        // Most replies are not errors.
-        let refused = self.handshake.routed && !error.is_empty();
-        let elsewhere = refused && Meaning::of(error).is_elsewhere();
-        elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
+        let Handshake { routed, server, .. } = &self.handshake;
+        let elsewhere = routed.then(|| Elsewhere::of(error, server))?;
+        elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
     }
 
     /// Notes that a command was answered.

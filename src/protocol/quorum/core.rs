@@ -466,6 +466,12 @@ impl<W> Core<W> {
     /// was sent are waited for a little: closing on unread replies resets a connection, and the server may then drop a
     /// release that it has not read yet.
     fn settle(&mut self, now: Instant) -> Next {
+        // An operation that has ended just now, since it had all its answers when its time began, may have left a
+        // release to a node that is connected.
+        let owed = self.which(|node| node.has_releases() && node.takes_releases());
+        if !owed.is_empty() {
+            return self.send(owed, now);
+        }
         let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
             return match self.starts_confirmer(ThreadRole::Leader) {
@@ -598,7 +604,7 @@ impl<W> Core<W> {
             named_at,
             ..
         } = &operation.op;
-        if named_at.is_some() {
+        if named_at.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
             node.wire_mut().ask(out);
         }
         // The time that a shortening leaves has begun with the operation.
@@ -812,7 +818,8 @@ impl<W> Core<W> {
                 self.judge(slot, &self.view(), now);
             }
             None => {
-                let debt = pending.owed.map(|debt| (at, debt));
+                let owed = pending.owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
+                let debt = owed.map(|debt| (at, debt));
                 self.operations.elsewhere.extend(debt);
             }
         }

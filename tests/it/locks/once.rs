@@ -105,6 +105,13 @@ fn a_late_holder_marks_nothing_and_other_data_is_left_alone() {
     assert!(unread.contains("other data"), "{unread}");
     assert_eq!(mark(&servers[0], "other").as_deref(), Some("data"));
 
+    // Its validity is over, which it finds out without a node.
+    let lock = redlock.acquire("short", ms(500)).unwrap();
+    eventually("its validity is over", || !lock.is_valid());
+    let lost = lock.mark_done(PERIOD, Duration::ZERO);
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    assert_eq!(mark(&servers[0], "short"), None);
+
     let permit = redlock.semaphore("pool", 2).unwrap().acquire(TTL).unwrap();
     assert!(config(permit.mark_done(PERIOD, Duration::ZERO)).contains("plain lock"));
 }

@@ -6,6 +6,7 @@ mod directory;
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::mutants::set_mutant;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock;
@@ -323,12 +324,14 @@ fn next_but_reads(world: &mut World) -> Next {
 /// For a slot that is on its way.
 #[test]
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
-    let release = || Action::Release(Notify::First);
-    for (action, since, sends) in [
-        (Action::Acquire(ttl(1000 * MS)), 1000 * MS, true),
-        (Action::Acquire(ttl(1000 * MS)), 1001 * MS, false),
-        (release(), 5000 * MS, true),
+    let acquire = || Action::Acquire(ttl(1000 * MS));
+    for (action, since, broken, sends) in [
+        (acquire(), 1000 * MS, None, true),
+        (acquire(), 1001 * MS, None, false),
+        (acquire(), 1001 * MS, Some(Mutant::NamedForEver), true),
+        (Action::Release(Notify::First), 5000 * MS, None, true),
     ] {
+        set_mutant(broken);
         let mut world = World::new();
         world.begin_to_connect();
         world.connected(Ok(()));
@@ -342,6 +345,7 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
             assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
         }
     }
+    set_mutant(None);
 }
 
 /// Otherwise a confirmer would be started with each release.

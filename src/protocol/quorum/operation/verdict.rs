@@ -181,6 +181,7 @@ mod tests {
 
     use super::*;
     use crate::errors::cause::Cause;
+    use crate::errors::elsewhere::Elsewhere;
     use crate::proof::fixtures::{MS, key};
     use crate::protocol::commands::script::{Action, Notify};
     use crate::protocol::commands::vote::{Refusal, Vote};
@@ -201,7 +202,8 @@ mod tests {
                 '+' => Vote::Granted(1),
                 '-' => Vote::Refused(Refusal::Unknown),
                 _ => {
-                    let elsewhere = Cause::Elsewhere("MOVED 1 h:1".into());
+                    let elsewhere = Elsewhere::of("MOVED 1 h:1", &"h:2".into()).unwrap();
+                    let elsewhere = Cause::Elsewhere(elsewhere.into());
                     operation.fail(*node, &Arc::new(elsewhere));
                     continue;
                 }

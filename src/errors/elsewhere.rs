@@ -1,0 +1,142 @@
+//! A server's answer that another one has a command's key (rule R45).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::errors::server_error::{Meaning, code};
+
+/// The address of a server: host and port.
+pub(crate) type Endpoint = (String, u16);
+
+/// The answer of a server that has not carried out a command, because it does not have the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// The address of the server that answered.
+    pub(crate) from: Arc<str>,
+    pub(crate) hint: Hint,
+    text: String,
+}
+
+/// Where a command's key is, by the server's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// Another server owns this slot.
+    Moved(u16, Endpoint),
+    /// This slot is being moved, and the other server has the key.
+    Asks(u16, Endpoint),
+    /// The slot is being moved, and each of the two has some of the command's keys.
+    Torn,
+    /// The answer names no server.
+    None,
+}
+
+impl Elsewhere {
+    /// Reads the error of the server at this address. `None`: the error means something else.
+    pub(crate) fn of(error: &str, from: &Arc<str>) -> Option<Elsewhere> {
+        // Most replies are not errors.
+        let is_it = !error.is_empty() && Meaning::of(error).is_elsewhere();
+        is_it.then(|| Elsewhere {
+            from: from.clone(),
+            hint: Hint::of(error, from).unwrap_or(Hint::None),
+            text: error.to_owned(),
+        })
+    }
+
+    /// The server that the answer names for a key in this slot.
+    pub(crate) fn to(&self, slot: u16) -> Option<&Endpoint> {
+        match &self.hint {
+            Hint::Moved(named, to) | Hint::Asks(named, to) if *named == slot => Some(to),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer is about a key in this slot.
+    pub(crate) fn concerns(&self, slot: u16) -> bool {
+        match self.hint {
+            Hint::Moved(named, _) | Hint::Asks(named, _) => named == slot,
+            Hint::Torn => true,
+            Hint::None => false,
+        }
+    }
+}
+
+impl Hint {
+    fn of(error: &str, from: &str) -> Option<Hint> {
+        let endpoint = || {
+            let mut words = error.split(' ').skip(1);
+            let slot = words.next()?.parse().ok()?;
+            let (host, port) = words.next()?.rsplit_once(':')?;
+            let host = match host {
+                "" | "?" => host_of(from),
+                host => host,
+            };
+            Some((slot, (host.to_owned(), port.parse().ok()?)))
+        };
+        let named = |hint: fn(u16, Endpoint) -> Hint| endpoint().map(|(slot, to)| hint(slot, to));
+        match code(error) {
+            "MOVED" => named(Hint::Moved),
+            "ASK" => named(Hint::Asks),
+            "TRYAGAIN" => Some(Hint::Torn),
+            _ => None,
+        }
+    }
+}
+
+/// The host in an address as texts show it.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    host.trim_matches(['[', ']'])
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_server_that_has_the_key() {
+        let at = |host: &str, port| (host.to_owned(), port);
+        let from: Arc<str> = "[::2]:6379".into();
+        for (error, expected) in [
+            (
+                "MOVED 17 10.0.0.1:6379",
+                Some(Hint::Moved(17, at("10.0.0.1", 6379))),
+            ),
+            ("MOVED 17 ::1:6379", Some(Hint::Moved(17, at("::1", 6379)))),
+            ("MOVED 17 :6379", Some(Hint::Moved(17, at("::2", 6379)))),
+            ("ASK 17 ?:1", Some(Hint::Asks(17, at("::2", 1)))),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Some(Hint::Torn),
+            ),
+            ("MOVED 17", Some(Hint::None)),
+            ("MOVED h:1", Some(Hint::None)),
+            ("MOVED 17 h:x", Some(Hint::None)),
+            ("ERR MOVED 17 h:1", None),
+            ("CLUSTERDOWN The cluster is down", None),
+            ("", None),
+        ] {
+            let found = Elsewhere::of(error, &from);
+            assert_eq!(found.as_ref().map(|found| &found.hint), expected.as_ref());
+            if let Some(found) = found {
+                assert_eq!(
+                    (found.to_string().as_str(), found.from),
+                    (error, from.clone())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_about_another_slot_means_nothing() {
+        let from = "h:1".into();
+        let concerns = |error| Elsewhere::of(error, &from).unwrap().concerns(17);
+        assert!(concerns("MOVED 17 h:2") && concerns("ASK 17 h:2") && concerns("TRYAGAIN x"));
+        assert!(!concerns("MOVED 18 h:2") && !concerns("ASK 18 h:2") && !concerns("MOVED"));
+    }
+}

@@ -1,0 +1,403 @@
+//! The drivers of the lanes' cores: they carry out what the cores return, and connect.
+
+use std::time::{Duration, Instant};
+
+use super::super::basics::MS;
+use super::super::instance::Instance;
+use super::lanes::LONGEST;
+use super::process::{LaneState, Task};
+use super::servers::address;
+use super::world::{Event, ShardWorld, trace};
+use crate::errors::cause::Cause;
+use crate::errors::secret::Secret;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::means::{Means, Scripts};
+use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
+use crate::protocol::node::guard::Guard;
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::look::{IDENTITY_PARTS, Judged, Look, look};
+use crate::protocol::node::outgoing::Outgoing;
+use crate::protocol::node::witness::Witness;
+use crate::protocol::quorum::core::Input;
+use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::protocol::quorum::op::Op;
+use crate::values::quorum::NodeSet;
+
+/// How long the first servers of a world have been up.
+const UP: Duration = Duration::from_secs(3600);
+
+impl ShardWorld {
+    /// Everything that a process can do at this moment.
+    pub(super) fn pump(&mut self, p: usize) {
+        if self.processes[p].wake_at <= self.t {
+            self.processes[p].wake_at = u64::MAX;
+        }
+        let mut what = (false, false, false);
+        for _ in 0..1000 {
+            let mut busy = false;
+            for l in 0..self.processes[p].lanes.len() {
+                if self.processes[p].lanes[l].state == LaneState::Closed
+                    && self.processes[p].lanes[l].is_idle()
+                {
+                    continue;
+                }
+                busy |= self.drive(p, l, ThreadRole::Leader);
+                for node in 0..self.clusters.len() {
+                    busy |= self.drive(p, l, ThreadRole::Worker(node));
+                }
+                busy |= self.drive(p, l, ThreadRole::Confirmer);
+            }
+            what = (busy, false, false);
+            for thread in 0..self.processes[p].threads.len() {
+                what.1 |= self.act(p, thread);
+            }
+            what.2 = self.send_owed(p) | self.close_lanes(p);
+            if !(what.0 || what.1 || what.2) || self.checks.wrong.is_some() {
+                return;
+            }
+        }
+        self.violated(format!(
+            "process {p} spins: lanes, threads, releases: {what:?}"
+        ));
+    }
+
+    pub(super) fn submit_to(&mut self, p: usize, l: usize, caller: usize, op: Op) {
+        self.submit_all(p, l, [(caller, op)]);
+    }
+
+    /// Submits operations before any thread leads.
+    pub(super) fn submit_all(
+        &mut self,
+        p: usize,
+        l: usize,
+        ops: impl IntoIterator<Item = (usize, Op)>,
+    ) {
+        let now = self.now();
+        let lane = &mut self.processes[p].lanes[l];
+        for (caller, op) in ops {
+            lane.core.submit(op, caller, now);
+        }
+        if let Task::None | Task::Waits(_) = lane.leader {
+            lane.leader = Task::Runs;
+        }
+        self.announce(p, l);
+        self.wake(p, self.t);
+    }
+
+    /// Wakes threads, delivers answers, and passes on releases whose keys are elsewhere.
+    pub(super) fn announce(&mut self, p: usize, l: usize) {
+        let lane = &mut self.processes[p].lanes[l];
+        if std::mem::take(&mut lane.core.news) {
+            lane.wake();
+            self.wake(p, self.t);
+        }
+        let lane = &mut self.processes[p].lanes[l];
+        lane.core.events.take();
+        let elsewhere = lane.core.take_elsewhere(false);
+        let answers = std::mem::take(&mut lane.core.answers);
+        for (node, debt) in elsewhere {
+            self.owe(p, node, debt);
+        }
+        for (caller, answer) in answers {
+            self.answered(p, l, caller, answer);
+        }
+    }
+
+    fn drive(&mut self, p: usize, l: usize, role: ThreadRole) -> bool {
+        let now = self.now();
+        match *self.processes[p].lanes[l].task(role) {
+            Task::None | Task::Connects => return false,
+            Task::Runs => {}
+            Task::Waits(until) => {
+                if until > now {
+                    let at = self.time(until);
+                    self.wake(p, at);
+                    return false;
+                }
+            }
+            Task::Recv(node, until) => {
+                let connection = self.processes[p].lanes[l].connections[node];
+                let is_silent = connection.is_some_and(|connection| {
+                    let stream = &self.connections[connection];
+                    stream.open && stream.inbox.is_empty()
+                });
+                if is_silent && until > now {
+                    let at = self.time(until);
+                    self.wake(p, at);
+                    return false;
+                }
+                self.recv(p, l, node);
+            }
+        }
+        self.go((p, l), role);
+        true
+    }
+
+    fn go(&mut self, (p, l): (usize, usize), role: ThreadRole) {
+        let now = self.now();
+        let lane = &mut self.processes[p].lanes[l];
+        let next = lane.core.next(role, now);
+        *lane.task(role) = Task::Runs;
+        trace!(self, "process {p}, lane {l}, {role:?}: {next:?}");
+        self.carry_out((p, l), role, next, now);
+        self.announce(p, l);
+    }
+
+    fn carry_out(&mut self, (p, l): (usize, usize), role: ThreadRole, next: Next, now: Instant) {
+        let lane = &mut self.processes[p].lanes[l];
+        match next {
+            Next::StartWorker { node } => {
+                let old = lane.connections[node].take();
+                self.start_worker((p, l), node);
+                old.into_iter().for_each(|old| self.give_up(old, true));
+            }
+            Next::HandOver { node } => self.start_worker((p, l), node),
+            Next::StartConfirmer => {
+                lane.confirmer = Task::Runs;
+                self.go((p, l), role);
+            }
+            Next::Connect { node } => {
+                if lane.connections[node].is_none() {
+                    lane.workers[node] = Task::Connects;
+                }
+                let at = self.t + self.delay() + self.delay();
+                self.at(at, Event::Connected(p, l, node));
+            }
+            Next::Adopt { node } => {
+                let fresh = lane.fresh[node].take();
+                if let Some(old) = std::mem::replace(&mut lane.connections[node], fresh) {
+                    self.give_up(old, true);
+                }
+            }
+            Next::Send { nodes, .. } => self.send_to((p, l), role, nodes, now),
+            Next::Recv { node, until } => *lane.task(role) = Task::Recv(node, until),
+            Next::Wait { until } => *lane.task(role) = Task::Waits(until),
+            Next::Lead if lane.leader == Task::None => lane.leader = Task::Runs,
+            Next::Lead => lane.confirmer = Task::Waits(now + Duration::from_millis(1)),
+            Next::Ask { node, .. } => {
+                let at = self.t + self.delay() + self.delay();
+                self.at(at, Event::Confirmed(p, l, node, self.t));
+            }
+            Next::Reconnected | Next::Finished => {
+                *lane.task(role) = Task::None;
+                let ThreadRole::Worker(node) = role else {
+                    return;
+                };
+                if lane.core.starts_confirmer(role) {
+                    lane.confirmer = Task::Runs;
+                }
+                let fresh = lane.fresh[node].take();
+                fresh
+                    .into_iter()
+                    .for_each(|fresh| self.give_up(fresh, false));
+            }
+        }
+    }
+
+    fn send_to(&mut self, (p, l): (usize, usize), role: ThreadRole, nodes: NodeSet, now: Instant) {
+        let mut out = Outgoing::default();
+        self.processes[p].lanes[l].core.output(nodes, &mut out, now);
+        for (node, bytes) in out.parts() {
+            let sent = match self.processes[p].lanes[l].connections[node] {
+                Some(connection) => self.send(connection, bytes),
+                None => Err(Cause::Closed("there is none".into())),
+            };
+            if sent.is_err() || role != ThreadRole::Leader {
+                let lane = &mut self.processes[p].lanes[l];
+                lane.core.input(node, Input::Sent(sent), now);
+            }
+        }
+    }
+
+    fn start_worker(&mut self, (p, l): (usize, usize), node: usize) {
+        let now = self.now();
+        let lane = &mut self.processes[p].lanes[l];
+        lane.workers[node] = Task::Runs;
+        lane.core.input(node, Input::Started(Ok(())), now);
+    }
+
+    fn recv(&mut self, p: usize, l: usize, node: usize) {
+        let now = self.now();
+        let part = match self.random.chance(10) {
+            true => 1 + self.random.pick(6),
+            false => usize::MAX,
+        };
+        let received = match self.processes[p].lanes[l].connections[node] {
+            Some(connection) => {
+                let stream = &mut self.connections[connection];
+                let rest = stream.inbox.split_off(part.min(stream.inbox.len()));
+                let received = std::mem::replace(&mut stream.inbox, rest);
+                match received.is_empty() && !stream.open {
+                    true => Err(Cause::Closed("by the other side".into())),
+                    false => Ok(received),
+                }
+            }
+            None => Err(Cause::Closed("there is none".into())),
+        };
+        let received = received.as_ref().map_err(Cause::clone);
+        let received = Input::Received(received.map(|bytes| &bytes[..]));
+        self.processes[p].lanes[l].core.input(node, received, now);
+        self.announce(p, l);
+    }
+
+    // ---- connecting
+
+    /// A try to connect a node of a lane ends.
+    pub(super) fn connected(&mut self, p: usize, l: usize, node: usize) {
+        let place = self.processes[p].lanes[l].places[node];
+        let server = match place.target {
+            Some(target) => Some(target),
+            None => self.look_up(p, node, place.slot),
+        };
+        let luck = !self.conditions.cuts || self.quiet || !self.random.chance(10);
+        let server = server.filter(|at| luck && self.clusters[node].servers[*at].alive);
+        let result = match server {
+            Some(server) => self.handshake((node, server), place.target.is_some()),
+            None => Err(Cause::Connect("refused".into())),
+        };
+        trace!(
+            self,
+            "process {p}, lane {l} has connected {node} to {server:?}: {result:?}"
+        );
+        let mut fresh = None;
+        if result.is_ok() {
+            self.processes[p].lanes[l].places[node].at = server;
+            fresh = server.map(|server| self.open((p, l, node), server));
+        }
+        let now = self.now();
+        let lane = &mut self.processes[p].lanes[l];
+        if lane.core.connected(node, result, now) {
+            lane.fresh[node] = fresh;
+        } else if let Some(fresh) = fresh {
+            self.give_up(fresh, false);
+        }
+        let worker = &mut self.processes[p].lanes[l].workers[node];
+        if *worker == Task::Connects {
+            *worker = Task::Runs;
+        }
+        self.announce(p, l);
+        self.pump(p);
+    }
+
+    /// The answer whether a node's connection still leads to the master of its slot (rule R43).
+    pub(super) fn confirmed(&mut self, p: usize, l: usize, node: usize, asked: u64) {
+        let (now, asked) = (self.now(), self.start + Duration::from_micros(asked));
+        let place = self.processes[p].lanes[l].places[node];
+        let answer = self.ask(p, node, place.slot, false).map(|(server, map)| {
+            let own = place.at.map(|at| address(node, at));
+            let is_its = |slot: &u16| own.is_some() && map.master(*slot) == own.as_ref();
+            let stays = [place.slot].into_iter().chain(map.shards()).find(is_its);
+            let place = &mut self.processes[p].lanes[l].places[node];
+            place.slot = stays.unwrap_or(place.slot);
+            let (host, port) = address(node, server);
+            let answer = match stays {
+                Some(_) => Ok(()),
+                None => Err(Cause::Moved(format!("{host}:{port}"))),
+            };
+            LastWord { answer, at: asked }
+        });
+        let input = Input::Confirmed { asked, answer };
+        self.processes[p].lanes[l].core.input(node, input, now);
+        self.announce(p, l);
+        self.pump(p);
+    }
+
+    fn handshake(
+        &mut self,
+        (cluster, server): (usize, usize),
+        is_target: bool,
+    ) -> Result<Handshake, Cause> {
+        let (t, now, random) = (self.t, self.now(), self.random.next());
+        let here = &mut self.clusters[cluster].servers[server].here;
+        if here.is_replica {
+            return Err(Cause::Replica(None));
+        }
+        here.store.load_scripts();
+        let (host, port) = address(cluster, server);
+        let mut handshake = Handshake {
+            means: Means {
+                scripts: Scripts::by_hash_if(true),
+                ..Means::default()
+            },
+            run_id: Some(format!("{cluster}-{server}")),
+            uptime: Some((UP + Duration::from_micros(t), now)),
+            routed: true,
+            server: format!("{host}:{port}").into(),
+            is_target,
+            ..Handshake::default()
+        };
+        if !is_target {
+            let address = handshake.server.clone();
+            handshake.found = Some(FoundMaster::new(address, now, true, Times::REAL));
+        }
+        if self.conditions.guarded {
+            handshake.witness = Some(self.witness((cluster, server), is_target, random)?);
+        }
+        Ok(handshake)
+    }
+
+    /// The witness of a server, which is set where it is missing. It is in a slot that does not move.
+    fn witness(
+        &mut self,
+        (cluster, server): (usize, usize),
+        is_target: bool,
+        random: u64,
+    ) -> Result<Witness, Cause> {
+        let (t, nodes) = (self.t, self.clusters.len());
+        let here = &mut self.clusters[cluster].servers[server].here;
+        let run_id = format!("run_id:{cluster}-{server}\r\n");
+        if is_target {
+            let commands = Reply::Bulk(Vec::new());
+            let witness = Look::calm(identity(here, &run_id), Some(&commands), &Secret::default());
+            return witness.map(|(witness, _)| witness);
+        }
+        let seasoned = Guard::new(LONGEST, nodes).of_set().seasoned();
+        let looked = match look_at(here, &run_id, t)?.judge(seasoned) {
+            Judged::Fits(witness, _) => return Ok(witness),
+            Judged::LookAgain(looked) => looked,
+        };
+        if let Some(set) = looked.set_witness(WITNESS, random) {
+            let (set, time): (Vec<&[u8]>, _) =
+                (set.iter().map(Vec::as_slice).collect(), here.time(t));
+            here.store.execute(time, &set, &mut |_, _| 0);
+        }
+        looked.and(look_at(here, &run_id, t)?, false)
+    }
+
+    // ---- faults
+
+    pub(super) fn fault(&mut self) {
+        if self.quiet {
+            return;
+        }
+        let open = (0..self.connections.len()).filter(|at| self.connections[*at].open);
+        let open: Vec<usize> = open.collect();
+        if !open.is_empty() && self.random.chance(70) {
+            let at = open[self.random.pick(open.len())];
+            self.cut(at);
+        }
+        let next = self.t + self.random.below(300 * MS);
+        self.at(next, Event::Fault);
+    }
+}
+
+/// The identity that a server reports.
+fn identity(here: &Instance, run_id: &str) -> Vec<Reply> {
+    let before = u8::from(here.promoted);
+    let replication = format!("{}master_replid2:{before}\r\n", here.replication());
+    let parts = [run_id.to_owned(), replication, here.stats()];
+    parts.map(|text| Reply::Bulk(text.into_bytes())).into()
+}
+
+/// A look at a server, and at its witness.
+fn look_at(here: &mut Instance, run_id: &str, t: u64) -> Result<Look, Cause> {
+    let mut replies = identity(here, run_id);
+    let time = here.time(t);
+    for command in look(WITNESS).iter().skip(IDENTITY_PARTS) {
+        let reply = here.store.execute(time, command, &mut |_, _| 0);
+        let parsed = resp::parse(&reply, &Secret::default());
+        replies.push(parsed.unwrap().unwrap().0);
+    }
+    Look::of(replies, &Secret::default())
+}

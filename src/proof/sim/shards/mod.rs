@@ -1,0 +1,31 @@
+//! Redis Clusters among virtual servers: operations follow their keys (rules R43, R45).
+//!
+//! A world is one Cluster, or three whose servers vote together. Each has two masters, and a replica of the first one.
+//! Slots move from one master to the other: the importing server is told first, keys go one by one, and servers learn at
+//! different times who owns the slot. Shards fail over to replicas that may lack the last writes; with the restart guard
+//! that makes no two holders. A master may be removed once its slots have moved. Maps that clients have are as old as
+//! the servers' opinions when they were asked.
+//!
+//! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
+//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`Owed`](crate::protocol::calls::owed::Owed) and
+//! [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads, sockets and the choice of lanes are imitated.
+//!
+//! The files, from those that import none of the others to those that none of the others imports:
+//!
+//! - `servers`: what the servers of a Cluster know, and where they send commands
+//! - `process`: the parts of a client: lanes, connections and threads
+//! - `world`: all of these, the next events, and the checks
+//! - `network`: bytes on their way; `changes`: slots that move, failovers, servers that are removed
+//! - `lanes`: which lane an operation takes, redirects, and releases that no call waits for; `driving`: the lanes' cores
+//! - `threads`: threads that acquire, hold, extend and release locks
+//! - `schedule`: the course of a world
+
+mod changes;
+mod driving;
+mod lanes;
+mod network;
+mod process;
+mod schedule;
+mod servers;
+mod threads;
+pub(super) mod world;

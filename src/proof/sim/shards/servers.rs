@@ -1,0 +1,123 @@
+//! The servers of a Redis Cluster: what each knows of slots, and what it answers to a command for a key that it does not
+//! have.
+
+use super::super::basics::Random;
+use super::super::instance::Instance;
+use crate::protocol::commands::slots::{Map, SLOTS, slot};
+
+/// The names that are locked, and one that is used when all is quiet. Each is in a separate slot.
+pub(super) const NAMES: [u8; 3] = [0, 1, 9];
+/// The servers of a Cluster: two masters, and a replica of the first one.
+pub(super) const SERVERS: usize = 3;
+pub(super) const REPLICA: usize = 2;
+
+/// The place of the name among [`NAMES`] whose slot this is.
+pub(super) fn name_of(of: u16) -> Option<usize> {
+    NAMES.iter().position(|name| slot(&[*name]) == of)
+}
+
+pub(super) fn address(cluster: usize, server: usize) -> (String, u16) {
+    (format!("c{cluster}s{server}"), 1)
+}
+
+/// The server at this address.
+pub(super) fn server_at((host, _): &(String, u16)) -> usize {
+    usize::from(host.as_bytes()[3] - b'0')
+}
+
+pub(super) struct Server {
+    pub(super) here: Instance,
+    pub(super) alive: bool,
+    /// The owner of each name's slot, and of all other slots of the first and the second shard, in its opinion.
+    pub(super) view: [usize; NAMES.len()],
+    pub(super) masters: [usize; 2],
+    /// Where each name's slot is being moved to, and where from.
+    pub(super) migrating: [Option<usize>; NAMES.len()],
+    pub(super) importing: [Option<usize>; NAMES.len()],
+    /// Whether the server is older than Redis 7: it redirects a command although it has some of its keys.
+    pub(super) old: bool,
+}
+
+pub(super) struct Cluster {
+    pub(super) number: usize,
+    pub(super) servers: Vec<Server>,
+    /// The slot that is being moved.
+    pub(super) moving: Option<usize>,
+}
+
+impl Cluster {
+    pub(super) fn new(number: usize, random: &mut Random) -> Cluster {
+        let view = NAMES.map(|_| random.pick(2));
+        let old = random.chance(30);
+        let server = |at| Server {
+            here: Instance::new(1, at == REPLICA, random),
+            alive: true,
+            view,
+            masters: [0, 1],
+            migrating: [None; NAMES.len()],
+            importing: [None; NAMES.len()],
+            old,
+        };
+        Cluster {
+            number,
+            servers: (0..SERVERS).map(server).collect(),
+            moving: None,
+        }
+    }
+
+    /// The server that owns a name's slot, in its opinion. (A master that a replica has replaced keeps that opinion.)
+    pub(super) fn owner(&self, name: usize) -> Option<usize> {
+        (0..SERVERS).rev().find(|at| {
+            let server = &self.servers[*at];
+            server.alive && !server.here.is_replica && server.view[name] == *at
+        })
+    }
+
+    /// The error of a server that does not carry out a command with these keys.
+    pub(super) fn redirect(
+        &self,
+        server: usize,
+        asking: bool,
+        keys: &[&[u8]],
+        t: u64,
+    ) -> Option<String> {
+        let slot = slot(keys.first()?);
+        let name = name_of(slot)?;
+        let here = &self.servers[server];
+        let to = |word: &str, other: usize| {
+            let (host, port) = address(self.number, other);
+            Some(format!("-{word} {slot} {host}:{port}\r\n"))
+        };
+        let has = |key: &&&[u8]| {
+            let mut all = here.here.store.keys(here.here.time(t));
+            all.any(|(other, ..)| other == **key)
+        };
+        let found = keys.iter().filter(has).count();
+        let torn = || Some("-TRYAGAIN Multiple keys request during rehashing of slot\r\n".into());
+        let owns = here.view[name] == server && !here.here.is_replica;
+        match (owns, here.migrating[name], here.importing[name]) {
+            (true, Some(_), _) if found == keys.len() => None,
+            (true, Some(_), _) if found > 0 && !here.old => torn(),
+            (true, Some(other), _) => to("ASK", other),
+            (true, None, _) => None,
+            (false, _, Some(_)) if asking && keys.len() > 1 && found < keys.len() => torn(),
+            (false, _, Some(_)) if asking => None,
+            (false, ..) => to("MOVED", here.view[name]),
+        }
+    }
+
+    /// The map that a server returns.
+    pub(super) fn map(&self, server: usize) -> Map {
+        let here = &self.servers[server];
+        let mut map = Map::default();
+        // A slot that never moves keeps each shard on the map.
+        for (shard, master) in here.masters.iter().enumerate() {
+            let home = SLOTS - 1 - u16::try_from(shard).unwrap();
+            map.moved(home, address(self.number, *master));
+        }
+        for (name, owner) in here.view.iter().enumerate() {
+            map.moved(slot(&[NAMES[name]]), address(self.number, *owner));
+        }
+        map
+    }
+}

@@ -1,0 +1,198 @@
+//! A world of Clusters: its servers, its processes, the next events, and the checks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::super::basics::{Random, TODAY};
+use super::process::{Connection, Process};
+use super::servers::Cluster;
+use crate::protocol::commands::slots::Map;
+use crate::values::clock::Point;
+use crate::values::quorum::{Deadline, NodeSet};
+
+pub(crate) struct ShardWorld {
+    pub(super) t: u64,
+    pub(super) order: u64,
+    pub(super) events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) random: Random,
+    pub(super) start: Instant,
+    pub(super) clusters: Vec<Cluster>,
+    pub(super) processes: Vec<Process>,
+    pub(super) connections: Vec<Connection>,
+    pub(super) conditions: Conditions,
+    pub(super) checks: Checks,
+    /// All is well from now on.
+    pub(super) quiet: bool,
+    pub(super) traced: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// Bytes for the server, and for the process.
+    Arrive(usize),
+    Deliver(usize),
+    /// The server reads what a dead connection left.
+    Leftover(usize),
+    /// A try to connect a node of a lane ends.
+    Connected(usize, usize, usize),
+    /// The servers answer whether a node's master is still where it was.
+    Confirmed(usize, usize, usize, u64),
+    Wake(usize),
+    /// The maps are asked for, and answered.
+    Refresh(usize),
+    Refreshed(usize, usize, u64),
+    /// Something goes wrong on the way.
+    Fault,
+    /// A slot of a Cluster begins to move; the next step of that.
+    Move(usize),
+    Step(usize, usize, usize),
+    FailOver(usize),
+    /// A server ends; all servers learn who owns a slot.
+    Ends(usize, usize),
+    Settles(usize, usize, usize),
+    Learns(usize, usize),
+    Mended(usize),
+    /// A slot-less master is removed.
+    Remove(usize),
+}
+
+/// The things that may happen in a world.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Conditions {
+    pub(super) nodes: usize,
+    /// Connections end and delay, and cannot be made.
+    pub(super) cuts: bool,
+    /// Servers disagree for long on who owns a slot.
+    pub(super) disagrees: bool,
+    /// The first shard fails over, to a replica that may lack the last writes; or has all of them.
+    pub(super) fails_over: bool,
+    pub(super) lags: bool,
+    /// The second master gives its slots away, and is removed.
+    pub(super) shrinks: bool,
+    pub(super) guarded: bool,
+}
+
+impl Conditions {
+    /// Whether every call that the servers can serve must succeed.
+    pub(super) fn is_calm(self) -> bool {
+        !self.cuts && !self.disagrees && !self.fails_over && !self.shrinks
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Checks {
+    pub(super) tokens: Vec<TokenHistory>,
+    pub(super) wrong: Option<String>,
+    /// The events that are counted, to see that they happen.
+    pub(super) counts: Counts,
+    /// The answers to requests for maps that are under way.
+    pub(super) maps: Vec<Option<Map>>,
+    /// When the last shard failed over.
+    pub(super) failed_over: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) events: u64,
+    pub(crate) granted: u64,
+    pub(crate) moved: u64,
+    pub(crate) asked: u64,
+    pub(crate) torn: u64,
+    pub(crate) moves: u64,
+    pub(crate) failovers: u64,
+    pub(crate) owed: u64,
+    pub(crate) lanes: u64,
+    pub(crate) closed: u64,
+    pub(crate) removed: u64,
+    pub(crate) overtaken: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.events += other.events;
+        self.granted += other.granted;
+        self.moved += other.moved;
+        self.asked += other.asked;
+        self.torn += other.torn;
+        self.moves += other.moves;
+        self.failovers += other.failovers;
+        self.owed += other.owed;
+        self.lanes += other.lanes;
+        self.closed += other.closed;
+        self.removed += other.removed;
+        self.overtaken += other.overtaken;
+    }
+}
+
+/// The history of a token.
+#[derive(Default)]
+pub(super) struct TokenHistory {
+    pub(super) name: usize,
+    /// The Clusters on which its acquire and its release were carried out.
+    pub(super) set: NodeSet,
+    pub(super) rel: NodeSet,
+    pub(super) refilled: NodeSet,
+    /// Its release was written to two lanes, or followed its key to another one: there it may overtake what was sent over
+    /// the first one.
+    pub(super) handed_over: bool,
+    /// Its acquire was read behind such a release, from a connection that had ended: pings over the connection of
+    /// another lane do not show what that has left at its server (rule R8). The key ends with its ttl.
+    pub(super) overtaken: bool,
+    pub(super) belief: Option<Deadline>,
+}
+
+macro_rules! trace {
+    ($world:expr, $($what:tt)+) => {
+        if $world.traced {
+            println!("{:>9} {}", $world.t, format!($($what)+));
+        }
+    };
+}
+pub(super) use trace;
+
+impl ShardWorld {
+    pub(super) fn at(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    pub(super) fn wake(&mut self, p: usize, at: u64) {
+        let at = at.max(self.t + 1);
+        if at < self.processes[p].wake_at {
+            self.processes[p].wake_at = at;
+            self.at(at, Event::Wake(p));
+        }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.start + Duration::from_micros(self.t)
+    }
+
+    pub(super) fn point(&self) -> Point {
+        Point {
+            mono: self.now(),
+            wall: SystemTime::UNIX_EPOCH + Duration::from_micros(TODAY + self.t),
+        }
+    }
+
+    /// The time at which the clock shows `at`.
+    pub(super) fn time(&self, at: Instant) -> u64 {
+        let micros = at.saturating_duration_since(self.start).as_micros();
+        u64::try_from(micros).unwrap_or(u64::MAX / 2)
+    }
+
+    pub(super) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violated(what());
+        }
+    }
+
+    pub(super) fn violated(&mut self, what: String) {
+        self.checks.wrong.get_or_insert(what);
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.checks.counts
+    }
+}

@@ -1,0 +1,152 @@
+//! Releases that no call waits for, and that follow their keys to other servers of a Redis Cluster (rule R45).
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::errors::elsewhere::Endpoint;
+use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::op::Op;
+
+/// How long all releases together are tried once nothing uses the servers any longer: at a server that does not answer,
+/// and in all. Then their keys end with their ttls.
+const AFTER_CLOSE: Duration = Duration::from_millis(500);
+const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
+/// How many releases may wait to be sent on. Beyond that the oldest is dropped, and its key ends with its ttl.
+const MOST: usize = 65_536;
+
+#[derive(Default)]
+pub(crate) struct Owed {
+    queue: VecDeque<OwedRelease>,
+    /// When the last `Redlock` was dropped. Some `Lock`s may still be alive.
+    closed_at: Option<Instant>,
+    /// When the last release was added.
+    added_at: Option<Instant>,
+    /// Whether a thread sends them.
+    is_running: bool,
+}
+
+pub(crate) struct OwedRelease {
+    pub(crate) node: usize,
+    /// The operation that is sent next, and to which server of the node. `None`: to the owner of the key's slot.
+    pub(crate) op: Op,
+    pub(crate) to: Option<Endpoint>,
+    redirect: Redirect,
+    due: Instant,
+}
+
+impl OwedRelease {
+    pub(crate) fn slot(&self) -> u16 {
+        self.redirect.slot()
+    }
+}
+
+/// The next step of the thread that sends releases on.
+// Made once for each release.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum OwedTask {
+    /// Sends this one, and passes the answer to [`Owed::answered`].
+    Send(OwedRelease),
+    Wait(Instant),
+    /// Ends: the next release starts another thread.
+    End,
+}
+
+impl Owed {
+    /// Adds a release of a node, whose key is in this slot.
+    pub(crate) fn add(&mut self, node: usize, debt: Debt, slot: u16, now: Instant) {
+        let redirect = Redirect::owed(node, debt, slot, now);
+        self.queue.push_back(OwedRelease {
+            node,
+            op: redirect.op(),
+            to: None,
+            redirect,
+            due: now,
+        });
+        self.added_at = Some(now);
+        let most = self.queue.len().saturating_sub(MOST);
+        self.queue.drain(..most);
+    }
+
+    /// Whether a thread must be started. If so, it counts as running from then on.
+    pub(crate) fn starts(&mut self) -> bool {
+        let starts = !self.is_running && !self.queue.is_empty();
+        self.is_running |= starts;
+        starts
+    }
+
+    /// Notes that no thread runs.
+    pub(crate) fn deserted(&mut self) {
+        self.is_running = false;
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.closed_at = Some(now);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed_at.is_some()
+    }
+
+    /// How long ago the servers were closed and the last release was added. `None`: they are open.
+    fn closed_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.closed_at.max(self.added_at);
+        let since = since.filter(|_| self.is_closed());
+        since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// The thread's next step.
+    pub(crate) fn next(&mut self, now: Instant) -> OwedTask {
+        if self.closed_for(now) >= Some(LONGEST_AFTER_CLOSE) {
+            self.queue.clear();
+        }
+        let Some(first) = self.queue.iter().map(|release| release.due).min() else {
+            self.is_running = false;
+            return OwedTask::End;
+        };
+        let at = self.queue.iter().position(|release| release.due <= now);
+        match at.and_then(|at| self.queue.remove(at)) {
+            Some(release) => OwedTask::Send(release),
+            None => OwedTask::Wait(first),
+        }
+    }
+
+    /// Handles the answer to a release. `is_there`: whether another one, of the same node, goes to the same server.
+    pub(crate) fn answered(
+        &mut self,
+        mut release: OwedRelease,
+        answer: &Answer,
+        is_there: impl Fn(&OwedRelease) -> bool,
+        now: Instant,
+    ) {
+        let voted = answer.tally.voted().without(answer.tally.failed);
+        if voted.has(release.node) || mutant(Mutant::OwedOnce) {
+            return;
+        }
+        let is_elsewhere = Redirect::of(answer, release.slot()).next().is_some();
+        (release.op, release.to, release.due) = match release.redirect.next(answer, now) {
+            Goes::Owner { op, pause, .. } => (op, None, now + pause),
+            Goes::Importer { op, pause, to, .. } => (op, Some(to), now + pause),
+            // The server owes the release now, and is sent it again.
+            Goes::Nowhere if is_elsewhere || !self.is_closed() => return,
+            Goes::Nowhere if self.closed_for(now) >= Some(AFTER_CLOSE) => {
+                // Other releases are not tried there either: each would take a node timeout.
+                let node = release.node;
+                return self
+                    .queue
+                    .retain(|other| other.node != node || !is_there(other));
+            }
+            Goes::Nowhere => match release.redirect.again(now) {
+                Some((op, pause)) => (op, None, now + pause),
+                None => return,
+            },
+        };
+        self.queue.push_back(release);
+    }
+}

@@ -1,0 +1,493 @@
+//! Operations that follow their keys from server to server of a Redis Cluster (rule R45).
+//!
+//! ```text
+//!           ┌── MOVED, TRYAGAIN ──▶ Owner: the server that owns the slot now
+//!   answer ─┼── ASK ──────────────▶ Importer: the server that the slot is on its way to, after ASKING
+//!           └── anything else ────▶ Nowhere: the answer counts
+//! ```
+//!
+//! Operations that a caller waits for, releases that no call waits for, and questions beside the locks go this way, each
+//! within its own [`Hops`].
+
+use std::time::{Duration, Instant};
+
+use crate::errors::cause::Cause;
+use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::address::NAMED;
+use crate::protocol::node::debt::Debt;
+use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::protocol::quorum::op::Op;
+use crate::values::quorum::NodeSet;
+
+/// How often an operation is sent on that a caller waits for.
+const MOST: u32 = 5;
+/// The pause before an operation is sent on again: until both servers agree on the slot's owner, each may name the
+/// other one.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause of a release that no call waits for, and how long it is sent on. Then its key ends with its ttl.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const OWED: Duration = Duration::from_secs(10);
+
+/// How often, and for how long, something is sent on.
+#[derive(Clone, Debug)]
+pub(crate) struct Hops {
+    left: u32,
+    until: Instant,
+    pause: Duration,
+    longest: Duration,
+}
+
+impl Hops {
+    /// The bounds for a caller that waits until then.
+    pub(crate) fn waited(until: Instant) -> Hops {
+        Hops {
+            left: MOST,
+            until,
+            pause: Duration::ZERO,
+            longest: PAUSE,
+        }
+    }
+
+    /// The bounds for a release that no call waits for.
+    pub(crate) fn owed(now: Instant) -> Hops {
+        Hops {
+            left: u32::MAX,
+            until: now + OWED,
+            pause: Duration::ZERO,
+            longest: LONGEST_PAUSE,
+        }
+    }
+
+    /// The pause before the next hop. `None`: there is none.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Duration> {
+        let is_over = self.left == 0 || now >= self.until;
+        if is_over && !mutant(Mutant::EndlessRedirects) {
+            return None;
+        }
+        self.left = self.left.saturating_sub(1);
+        let next = (self.pause * 2).clamp(PAUSE, self.longest);
+        Some(std::mem::replace(&mut self.pause, next))
+    }
+}
+
+/// Where an operation goes next.
+// A box would be an allocation for each hop.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Goes {
+    /// Nowhere: the answer counts.
+    Nowhere,
+    /// To the slot's owner, after a pause. `moved`: the node whose server named this one as the owner.
+    Owner {
+        op: Op,
+        pause: Duration,
+        moved: Option<(usize, Endpoint)>,
+    },
+    /// To the server of the node that the slot is on its way to, after a pause and ASKING.
+    Importer {
+        op: Op,
+        pause: Duration,
+        node: usize,
+        to: Endpoint,
+    },
+}
+
+/// An operation that servers do not have the key of.
+pub(crate) struct Redirect {
+    op: Op,
+    slot: u16,
+    /// Whether the operation is for one node, so that what that has not carried out is carried out nowhere.
+    alone: bool,
+    /// Whether a caller waits for the answer.
+    is_waited_for: bool,
+    hops: Hops,
+    /// The debt to a node that does not carry the operation out, if a caller waits for it.
+    owed: Option<Debt>,
+    /// Whether the first try would have entered queues.
+    enqueues: bool,
+}
+
+impl Redirect {
+    /// An operation of a caller on this number of nodes, which a server refused, and which began then.
+    pub(crate) fn waited(
+        op: Op,
+        slot: u16,
+        nodes: usize,
+        (begun, until): (Instant, Instant),
+    ) -> Redirect {
+        Redirect {
+            owed: op.owed(begun),
+            enqueues: op.enqueues(),
+            op,
+            slot,
+            alone: nodes == 1,
+            is_waited_for: true,
+            hops: Hops::waited(until),
+        }
+    }
+
+    /// The payment of a debt to a node, for which no call waits.
+    pub(crate) fn owed(node: usize, mut debt: Debt, slot: u16, now: Instant) -> Redirect {
+        let only: NodeSet = std::iter::once(node).collect();
+        let action = match debt.due(now) {
+            Action::Release(_) => Action::Release(alone(&debt.key)),
+            shortening => shortening,
+        };
+        // (Otherwise the release would be written behind it to all nodes that may have the lock.)
+        let key = debt.key.sent_to(only);
+        Redirect {
+            op: Op::new(action, key).since(now).to(only),
+            slot,
+            alone: true,
+            is_waited_for: false,
+            hops: Hops::owed(now),
+            owed: None,
+            enqueues: false,
+        }
+    }
+
+    /// The operation as it is sent to the slot's owner.
+    pub(crate) fn op(&self) -> Op {
+        self.op.clone().named(None)
+    }
+
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// The end of a lock once more, for the servers that have its slot now where others had it when the call began that
+    /// acquired the lock: it may have been acquired there, and the end goes behind that (rule R7). `None`: the operation
+    /// ends no lock.
+    pub(crate) fn behind(op: &Op) -> Option<Op> {
+        let action = match op.action {
+            _ if !op.action.ends() || mutant(Mutant::ReleaseWhereCallBegan) => return None,
+            Action::Release(_) => Action::Release(alone(&op.key)),
+            ref shortening => shortening.clone(),
+        };
+        let op = Op {
+            action,
+            ..op.clone()
+        };
+        Some(op.only_write(true).named(None))
+    }
+
+    /// The redirects in an answer, each with its node.
+    pub(crate) fn of(answer: &Answer, slot: u16) -> impl Iterator<Item = (usize, &Elsewhere)> {
+        let causes = answer.remarks.causes.iter();
+        causes.filter_map(move |(node, cause)| match &**cause {
+            Cause::Elsewhere(elsewhere) if elsewhere.concerns(slot) => Some((*node, &**elsewhere)),
+            _ => None,
+        })
+    }
+
+    /// Where the operation goes after this answer.
+    pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> Goes {
+        let mut said = Redirect::of(answer, self.slot);
+        if let Some((node, elsewhere)) = said.next()
+            && let Some(goes) = self.goes((node, &elsewhere.hint), answer, now)
+        {
+            return goes;
+        }
+        if mutant(Mutant::UnclearIsElsewhere)
+            && matches!(answer.outcome, Outcome::Unavailable { closed: true, .. })
+            && let Some(pause) = self.hops.next(now)
+        {
+            return self.owner(pause, None);
+        }
+        Goes::Nowhere
+    }
+
+    /// The releases, each of a node, that are sent on without a caller after the last answer: even if it counts, each
+    /// node must have its release.
+    pub(crate) fn debts(&self, answer: &Answer) -> Vec<(usize, Debt)> {
+        let said = Redirect::of(answer, self.slot);
+        let debts = said.filter_map(|(node, _)| Some((node, self.owed.clone()?)));
+        debts.collect()
+    }
+
+    fn goes(
+        &mut self,
+        (node, hint): (usize, &Hint),
+        answer: &Answer,
+        now: Instant,
+    ) -> Option<Goes> {
+        // The other nodes are enough.
+        if !matches!(answer.outcome, Outcome::Unavailable { .. }) {
+            return None;
+        }
+        // The votes of other nodes are being undone: the next try has another token (rule R2).
+        if self.op.is_acquire() && !self.alone && !mutant(Mutant::RedirectKeepsToken) {
+            return None;
+        }
+        match hint {
+            Hint::Moved(_, to) => {
+                let pause = self.hops.next(now)?;
+                Some(self.owner(pause, Some((node, to.clone()))))
+            }
+            // The redirect is too old to be relied on.
+            Hint::Asks(..) if self.alone && now > answer.begun + NAMED => {
+                let pause = self.hops.next(now)?;
+                Some(self.owner(pause, None))
+            }
+            Hint::Asks(_, to) if self.alone => Some(Goes::Importer {
+                pause: self.hops.next(now)?,
+                op: self.op.clone().named(Some(answer.begun)),
+                node,
+                to: to.clone(),
+            }),
+            // One of the two servers has the lock's key. The slot's owner reports which: servers before Redis 7 redirect
+            // a command although they have some of its keys.
+            Hint::Torn if self.is_waited_for && !mutant(Mutant::TornIsFinal) => {
+                self.op = with_one_key(self.op.clone())?;
+                let pause = self.hops.next(now)?;
+                Some(self.owner(pause, None))
+            }
+            // Some time the slot's keys are on one server.
+            _ if !self.is_waited_for => {
+                let pause = self.hops.next(now)?;
+                Some(self.owner(pause, None))
+            }
+            Hint::Asks(..) | Hint::Torn | Hint::None => None,
+        }
+    }
+
+    /// The operation once more, and the pause before it. `None`: it was sent on often enough.
+    pub(crate) fn again(&mut self, now: Instant) -> Option<(Op, Duration)> {
+        let pause = self.hops.next(now)?;
+        Some((self.op(), pause))
+    }
+
+    fn owner(&self, pause: Duration, moved: Option<(usize, Endpoint)>) -> Goes {
+        Goes::Owner {
+            op: self.op(),
+            pause,
+            moved,
+        }
+    }
+
+    /// Completes the last answer: a try that entered no queue reports no holder.
+    pub(crate) fn complete(&self, answer: &mut Answer) {
+        if self.enqueues && !self.op.enqueues() {
+            let refused = answer.tally.refused.len();
+            let infos = &mut answer.remarks.make().lock_infos;
+            infos.resize_with(refused, LockInfo::default);
+        }
+    }
+}
+
+/// The operation with the lock's key alone, if it can do without others, and has any.
+fn with_one_key(op: Op) -> Option<Op> {
+    let action = match op.action {
+        Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
+        Action::AcquireOrEnqueue(ttl, _) if op.key.kind.is_plain() => Action::Acquire(ttl),
+        _ => return None,
+    };
+    let op = Op { action, ..op };
+    (!op.action.uses_companions(&op.key.kind)).then_some(op)
+}
+
+/// How a release that no call waits for is sent. That of a reader or a writer names other keys, whatever it is to do.
+fn alone(key: &Key) -> Notify {
+    match key.kind {
+        Kind::Plain | Kind::Permit { .. } => Notify::None,
+        _ => Notify::First,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::proof::fixtures::{MS, key, ttl};
+    use crate::protocol::commands::queue::{Channel, QueueEntry};
+    use crate::protocol::mutants::set_mutant;
+    use crate::values::clock;
+
+    const SLOT: u16 = 17;
+
+    /// The answer of one node that returned this error.
+    fn answer(error: &str, begun: Instant) -> Answer {
+        let mut answer = Answer::none(begun);
+        answer.tally.fail(0);
+        let cause = match Elsewhere::of(error, &"h:1".into()) {
+            Some(elsewhere) => Cause::Elsewhere(elsewhere.into()),
+            None => Cause::Closed(error.into()),
+        };
+        answer.remarks.make().causes.push((0, Arc::new(cause)));
+        answer
+    }
+
+    fn waited(action: Action, nodes: usize, now: Instant) -> Redirect {
+        Redirect::waited(
+            Op::new(action, key(b"a")),
+            SLOT,
+            nodes,
+            (now, now + 5000 * MS),
+        )
+    }
+
+    /// Where an operation goes after this answer, and how many releases it leaves then.
+    fn next(redirect: &mut Redirect, answer: &Answer, now: Instant) -> String {
+        match redirect.next(answer, now) {
+            Goes::Nowhere => format!("nowhere, {} owed", redirect.debts(answer).len()),
+            Goes::Owner { op, pause, moved } => {
+                assert!(op.named_at.is_none());
+                let to = moved.map_or_else(String::new, |(node, to)| format!(" {node} {}", to.1));
+                format!("owner{to} after {pause:?}")
+            }
+            Goes::Importer {
+                op,
+                pause,
+                node,
+                to,
+            } => {
+                assert!(op.named_at.is_some());
+                format!("importer {node} {} after {pause:?}", to.1)
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_goes_where_its_key_is() {
+        let now = clock::instant();
+        let (acquire, release) = (
+            Action::Acquire(ttl(MS * 900)),
+            Action::Release(Notify::None),
+        );
+        let extend = Action::Extend(ttl(MS * 900), ttl(MS * 900));
+        for (action, nodes, error, later, expected) in [
+            (&acquire, 1, "MOVED 17 h:2", 1, "owner 0 2 after 0ns"),
+            (&acquire, 1, "ASK 17 h:2", 1, "importer 0 2 after 0ns"),
+            // The answer is too old to be relied on.
+            (&acquire, 1, "ASK 17 h:2", 1001, "owner after 0ns"),
+            // A plain acquire has no other keys.
+            (&acquire, 1, "TRYAGAIN", 1, "nowhere, 0 owed"),
+            (&acquire, 1, "MOVED 18 h:2", 1, "nowhere, 0 owed"),
+            (&acquire, 1, "MOVED 17", 1, "nowhere, 0 owed"),
+            (&acquire, 1, "closed", 1, "nowhere, 0 owed"),
+            // The other nodes' votes are undone: a new token is due.
+            (&acquire, 3, "MOVED 17 h:2", 1, "nowhere, 0 owed"),
+            (&extend, 3, "MOVED 17 h:2", 1, "owner 0 2 after 0ns"),
+            (&extend, 3, "ASK 17 h:2", 1, "nowhere, 0 owed"),
+            (&release, 3, "MOVED 17 h:2", 1, "owner 0 2 after 0ns"),
+            (&release, 3, "ASK 17 h:2", 1, "nowhere, 1 owed"),
+            (&release, 1, "closed", 1, "nowhere, 0 owed"),
+        ] {
+            let mut redirect = waited(action.clone(), nodes, now);
+            let goes = next(&mut redirect, &answer(error, now), now + later * MS);
+            assert_eq!(goes, expected, "{action:?}, {nodes}, {error}, {later}");
+        }
+    }
+
+    #[test]
+    fn what_other_nodes_have_decided_is_not_asked_again_but_each_node_is_owed_its_release() {
+        let now = clock::instant();
+        for (action, expected) in [
+            (
+                Action::Extend(ttl(MS * 900), ttl(MS * 900)),
+                "nowhere, 0 owed",
+            ),
+            (Action::Release(Notify::None), "nowhere, 1 owed"),
+        ] {
+            let mut answer = answer("MOVED 17 h:2", now);
+            answer.outcome = Outcome::No;
+            let goes = next(&mut waited(action, 3, now), &answer, now);
+            assert_eq!(goes, expected);
+        }
+    }
+
+    #[test]
+    fn an_operation_is_sent_on_five_times_in_its_time() {
+        let now = clock::instant();
+        let release = || waited(Action::Release(Notify::None), 1, now);
+        let next = |redirect: &mut Redirect, later| {
+            next(redirect, &answer("MOVED 17 h:2", now), now + later * MS)
+        };
+        let mut redirect = release();
+        assert_eq!(next(&mut redirect, 0), "owner 0 2 after 0ns");
+        for _ in 1..5 {
+            assert_eq!(next(&mut redirect, 4999), "owner 0 2 after 5ms");
+        }
+        assert_eq!(next(&mut redirect, 4999), "nowhere, 1 owed");
+        assert_eq!(next(&mut release(), 5000), "nowhere, 1 owed");
+    }
+
+    #[test]
+    fn a_release_that_no_call_waits_for_is_sent_on_for_ten_seconds() {
+        let begun = clock::instant();
+        let debt = Debt::release(key(b"a"));
+        let mut redirect = Redirect::owed(0, debt, SLOT, begun);
+        let (mut now, mut pauses) = (begun, Vec::new());
+        while let Goes::Owner { pause, .. } = redirect.next(&answer("MOVED 17 h:2", now), now) {
+            pauses.push(u64::try_from(pause.as_millis()).unwrap());
+            now += pause + MS;
+        }
+        assert_eq!(&pauses[..9], [0, 5, 10, 20, 40, 80, 160, 320, 500]);
+        let took = now - begun;
+        assert!(took >= OWED && took < OWED + LONGEST_PAUSE + MS, "{took:?}");
+        // Its keys may be on two servers until the move ends.
+        let mut torn = Redirect::owed(0, Debt::release(key(b"a")), SLOT, begun);
+        for pause in ["0ns", "5ms", "10ms"] {
+            let goes = next(&mut torn, &answer("TRYAGAIN", begun), begun);
+            assert_eq!(goes, format!("owner after {pause}"));
+        }
+        // Nothing else has sent the release on.
+        let last = next(&mut redirect, &answer("MOVED 17 h:2", now), now);
+        assert_eq!(last, "nowhere, 0 owed");
+    }
+
+    /// Other servers may have had the slot when the lock was acquired.
+    #[test]
+    fn the_end_of_a_lock_is_written_once_more_and_nothing_else_is() {
+        let behind = |action: Action| Redirect::behind(&Op::new(action, key(b"a")));
+        for (broken, expected) in [(None, true), (Some(Mutant::ReleaseWhereCallBegan), false)] {
+            set_mutant(broken);
+            let again = behind(Action::Release(Notify::First));
+            assert_eq!(again.is_some(), expected, "{broken:?}");
+            if let Some(op) = again {
+                assert!(op.only_write && op.action == Action::Release(Notify::None));
+            }
+        }
+        set_mutant(None);
+        assert!(behind(Action::Shorten(ttl(9 * MS))).is_some());
+        assert!(behind(Action::Acquire(ttl(9 * MS))).is_none());
+    }
+
+    /// Servers before Redis 7 redirect a command although they have some of its keys.
+    #[test]
+    fn a_torn_operation_is_sent_again_with_the_locks_key_alone() {
+        let now = clock::instant();
+        let entry = QueueEntry {
+            channel: Channel::new([1; 16]),
+            arrived: 1,
+            waited: 0,
+            lease: 900,
+            turn: None,
+        };
+        let enqueues = Action::AcquireOrEnqueue(ttl(MS * 900), Arc::new(entry));
+        for (action, expected) in [
+            (enqueues, Action::Acquire(ttl(MS * 900))),
+            (
+                Action::Release(Notify::First),
+                Action::Release(Notify::None),
+            ),
+        ] {
+            let mut redirect = waited(action, 1, now);
+            let Goes::Owner { op, .. } = redirect.next(&answer("TRYAGAIN", now), now) else {
+                panic!("it goes to the owner");
+            };
+            assert_eq!(op.action, expected);
+            let again = redirect.next(&answer("TRYAGAIN", now), now);
+            assert!(matches!(again, Goes::Nowhere));
+            let mut last = Answer::none(now);
+            last.tally.refuse(0);
+            redirect.complete(&mut last);
+            let infos = usize::from(matches!(op.action, Action::Acquire(_)));
+            assert_eq!(last.remarks.lock_infos.len(), infos);
+        }
+    }
+}
