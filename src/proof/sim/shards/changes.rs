@@ -200,9 +200,14 @@ impl ShardWorld {
         self.at(t + UNMOVED - MS, Event::Mended(cluster));
     }
 
-    /// No server of a Cluster takes part in a move that was given up.
+    /// No server of a Cluster takes part in a move that was given up. Locks whose keys it left at a server without their
+    /// slot are lost: a release of one may have gone to the promoted master, which had no such key.
     pub(super) fn mended(&mut self, cluster: usize) {
-        for server in &mut self.clusters[cluster].servers {
+        for at in 0..SERVERS {
+            for token in self.locks_at(cluster, at, false) {
+                self.checks.tokens[token].stranded = true;
+            }
+            let server = &mut self.clusters[cluster].servers[at];
             (server.importing, server.migrating) = Default::default();
         }
     }

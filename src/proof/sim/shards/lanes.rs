@@ -328,6 +328,9 @@ impl ShardWorld {
                 to,
             } => {
                 let lane = self.lane_to(p, (node, &to), slot);
+                if lane == l {
+                    self.leave(p, l, node, &to);
+                }
                 Some((lane, op, micros(pause)))
             }
             Goes::Nowhere => None,

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use super::super::basics::{MS, Random};
 use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
-use super::servers::{Cluster, NAMES};
+use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Event, ShardWorld};
 use crate::protocol::calls::owed::Owed;
 use crate::protocol::node::cluster_map::ClusterMap;
@@ -208,28 +208,33 @@ impl ShardWorld {
 
     /// A lock that no thread has, on a server that can be asked for it.
     fn keys_left(&self) -> Option<String> {
-        for cluster in &self.clusters {
-            for (at, server) in cluster.servers.iter().enumerate() {
-                if !server.alive || server.here.is_replica {
-                    continue;
-                }
-                for (key, value, _) in server.here.store.keys(server.here.time(self.t)) {
-                    let is_lock = key.len() == 1 && matches!(value, Value::Text(_));
-                    if is_lock && self.is_owned(cluster.number, at, key) {
-                        let (name, number) = (key[0], cluster.number);
-                        let Value::Text(text) = value else {
-                            continue;
-                        };
-                        let token = token(text);
-                        if self.checks.tokens[token].overtaken {
-                            continue;
-                        }
+        for number in 0..self.clusters.len() {
+            for at in 0..SERVERS {
+                for token in self.locks_at(number, at, true) {
+                    let history = &self.checks.tokens[token];
+                    if !history.overtaken && !history.stranded {
+                        let name = history.name;
                         return Some(format!("{name} is left on {at} of {number} by {token}"));
                     }
                 }
             }
         }
         None
+    }
+
+    /// The tokens of the locks on a master, of which it has the slots, or has not.
+    pub(super) fn locks_at(&self, cluster: usize, at: usize, owned: bool) -> Vec<usize> {
+        let server = &self.clusters[cluster].servers[at];
+        if !server.alive || server.here.is_replica {
+            return Vec::new();
+        }
+        let keys = server.here.store.keys(server.here.time(self.t));
+        let locks = keys.filter_map(|(key, value, _)| match value {
+            Value::Text(text) if key.len() == 1 => Some((key, token(text))),
+            _ => None,
+        });
+        let of_these = locks.filter(|(key, _)| self.is_owned(cluster, at, key) == owned);
+        of_these.map(|(_, token)| token).collect()
     }
 
     fn processes_left(&self) -> Option<String> {
@@ -251,12 +256,16 @@ impl ShardWorld {
             }
             for (l, lane) in process.lanes.iter().enumerate() {
                 let mut places = lane.places.iter().enumerate();
-                let is_gone = places.any(|(cluster, place)| {
-                    let server = place.target.map(|at| &self.clusters[cluster].servers[at]);
-                    server.is_some_and(|server| !server.alive)
+                let is_out_of_reach = places.any(|(cluster, place)| {
+                    let here = &self.clusters[cluster];
+                    // With the guard a promoted master cannot be connected to before a slot for its witness has come.
+                    let is_barred =
+                        |at: usize| here.servers[at].here.promoted && place.at.is_none();
+                    let target = place.target;
+                    target.is_some_and(|at| !here.servers[at].alive || is_barred(at))
                 });
-                if is_gone {
-                    // The keys have gone with the server.
+                if is_out_of_reach {
+                    // The keys have gone with the server, or nobody can ask for them there.
                     continue;
                 }
                 let owes = lane.core.owes_any() || lane.core.longest_waiting().is_some();

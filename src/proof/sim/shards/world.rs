@@ -139,6 +139,8 @@ pub(super) struct TokenHistory {
     /// Its acquire was read behind such a release, from a connection that had ended: pings over the connection of
     /// another lane do not show what that has left at its server (rule R8). The key ends with its ttl.
     pub(super) overtaken: bool,
+    /// Its key was left behind by a move that a failover ended.
+    pub(super) stranded: bool,
     pub(super) belief: Option<Deadline>,
 }
 
