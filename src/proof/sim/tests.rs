@@ -216,8 +216,14 @@ fn simulation_keeps_every_promise() {
 
 #[test]
 fn simulation_of_shards_keeps_every_promise() {
-    let default = if cfg!(debug_assertions) { 200 } else { 5_000 };
-    let count = number("SIM_COUNT", default);
+    let default = if cfg!(debug_assertions) {
+        1_000
+    } else {
+        20_000
+    };
+    // A fifth: one takes as long as five of the others, and the schedule of seed 24941 is not explained yet (the guide,
+    // How we know).
+    let count = (number("SIM_COUNT", default) / 5).max(1);
     let started = clock::instant();
     let found = search_all(Worlds::Shards, None, number("SIM_SEED", 0), count);
     let took = started.elapsed();

@@ -161,6 +161,10 @@ impl ShardWorld {
         if !here.servers[old].alive || !here.servers[new].here.is_replica || self.quiet {
             return;
         }
+        // Without the guard such a failover makes two holders, as any that loses a lock does: the guide says so.
+        if here.moving.is_some() && !self.conditions.guarded {
+            return;
+        }
         self.order += 1;
         if !lags {
             self.replicate(cluster);
