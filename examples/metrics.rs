@@ -204,7 +204,7 @@ impl Metrics {
         );
         // An alert sees the first loss only if there was a zero before.
         for lock in CLASSES.map(|(class, _)| class).into_iter().chain(["other"]) {
-            for reason in ["taken", "expired", "hold_limit"] {
+            for reason in ["taken", "deleted", "expired", "hold_limit"] {
                 let labels = [("lock", lock), ("reason", reason)];
                 metrics.lost.get_or_create(&labels).inc_by(0);
             }

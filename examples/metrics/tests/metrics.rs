@@ -124,7 +124,7 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
         let counted = |name: &str| at_least(&last, name, 1.0);
         let node = down.first().cloned().unwrap_or_default();
         held && waits
-            && counted("redlock_lost_total{lock=\"import\",reason=\"taken\"}")
+            && counted("redlock_lost_total{lock=\"import\",reason=\"deleted\"}")
             && counted(&format!("redlock_node_outages_total{{node=\"{node}\"}}"))
             && counted(&format!("redlock_node_up{{node=\"{node}\"}}"))
             && counted("redlock_extension_slack_ratio_bucket{le=\"0.8\",lock=\"import\"}")
