@@ -436,10 +436,10 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
     let urls = urls(&servers).join(",");
     let run = |word: &str, variables: &[(&str, &str)]| {
         let mut program = own_process(name, word);
-        program
-            .env_remove("REDLOCK_NODES")
-            .envs(variables.iter().copied());
-        let output = program.output().unwrap();
+        let output = pristine(&mut program)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
         assert!(
             output.status.success(),
             "{}",
