@@ -241,7 +241,7 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// `examples/metrics.rs` turns all events into Prometheus metrics.
+    /// `examples/lock_metrics.rs` turns all events into Prometheus metrics.
     ///
     /// ```no_run
     /// use redlock_sync::{Event, Redlock};

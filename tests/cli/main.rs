@@ -7,6 +7,7 @@ mod children;
 mod cluster;
 mod give_up;
 mod kinds;
+mod metrics;
 mod operations;
 mod release;
 mod run;

@@ -27,24 +27,16 @@ fn example() -> Command {
     command
 }
 
-/// What Prometheus asks for.
-const ACCEPT: &str =
-    "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
-
-/// The kind of the answer, and its text.
-fn get(url: &str, accept: &str) -> (String, String) {
-    let mut response = ureq::get(url).header("accept", accept).call().unwrap();
-    let kind = response.headers()["content-type"].to_str().unwrap();
-    let kind = kind.to_owned();
-    (kind, response.body_mut().read_to_string().unwrap())
-}
-
 /// Each series, with its labels, and its value.
 fn fetch(url: &str) -> BTreeMap<String, f64> {
-    let (kind, text) = get(url, ACCEPT);
-    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
-    assert!(text.ends_with("# EOF\n"), "{text}");
-    series(&text)
+    series(&get(url))
+}
+
+fn get(url: &str) -> String {
+    let mut response = ureq::get(url).call().unwrap();
+    let kind = response.headers()["content-type"].to_str().unwrap();
+    assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
+    response.body_mut().read_to_string().unwrap()
 }
 
 fn series(text: &str) -> BTreeMap<String, f64> {
@@ -56,32 +48,28 @@ fn series(text: &str) -> BTreeMap<String, f64> {
     series.map(value).collect()
 }
 
-/// Without OpenMetrics in `Accept`: the same series in the older format, in which each has a type of the older kinds.
-fn check_older(url: &str, last: &BTreeMap<String, f64>) {
-    for accept in ["*/*", "text/plain"] {
-        let (kind, text) = get(url, accept);
-        assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
-        assert!(!text.contains("# EOF"), "{text}");
-        let older = series(&text);
-        assert_eq!(names(&older), names(last));
-        let mut kinds = BTreeMap::new();
-        for line in text.lines() {
-            if let Some(line) = line.strip_prefix("# TYPE ") {
-                kinds.extend(line.split_once(' '));
-            }
+/// Each metric has its help and its type before its series, and buckets follow one another by their bounds.
+fn check_format(text: &str) {
+    let (mut family, mut last) = ("", (String::new(), 0.0));
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family = help.split(' ').next().unwrap();
+            continue;
         }
-        for name in names(&older) {
-            let of_histogram = ["_bucket", "_sum", "_count"];
-            let stem = of_histogram.iter().find_map(|end| name.strip_suffix(end));
-            let expected = match &*name {
-                _ if stem.is_some() => "histogram",
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let expected = match family {
                 name if name.ends_with("_total") => "counter",
+                name if name.ends_with("_seconds") || name.ends_with("_ratio") => "histogram",
                 _ => "gauge",
             };
-            let stem = stem.unwrap_or(&name);
-            assert_eq!(kinds.get(stem), Some(&expected), "{name}: {text}");
-            let help = format!("# HELP {stem} ");
-            assert!(text.contains(&help), "{help}: {text}");
+            assert_eq!(kind, format!("{family} {expected}"));
+            continue;
+        }
+        assert!(line.starts_with(family), "{line} is under {family}");
+        if let Some((others, bound)) = line.split_once("le=\"") {
+            let bound = bound.split('"').next().unwrap().parse().unwrap();
+            assert!(last.0 != others || last.1 < bound, "{text}");
+            last = (others.to_owned(), bound);
         }
     }
 }
@@ -119,28 +107,29 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
             .filter(|(name, _)| name.starts_with("redlock_node_up{"));
         let away = nodes.filter(|(_, up)| **up == 0.0);
         down.extend(away.map(|(name, _)| name.split('"').nth(1).unwrap().to_owned()));
-        held |= at_least(&last, "redlock_held{lock=\"import\"}", 1.0);
-        waits |= at_least(&last, "redlock_waiting{lock=\"report\"}", 1.0);
+        held |= at_least(&last, "redlock_held{lock=\"shop:import\"}", 1.0);
+        waits |= at_least(&last, "redlock_waiting{lock=\"shop:report\"}", 1.0);
         let counted = |name: &str| at_least(&last, name, 1.0);
         let node = down.first().cloned().unwrap_or_default();
         held && waits
-            && counted("redlock_lost_total{lock=\"import\",reason=\"deleted\"}")
+            && counted("redlock_lost_total{lock=\"shop:import\",reason=\"deleted\"}")
             && counted(&format!("redlock_node_outages_total{{node=\"{node}\"}}"))
             && counted(&format!("redlock_node_up{{node=\"{node}\"}}"))
-            && counted("redlock_extension_slack_ratio_bucket{le=\"0.8\",lock=\"import\"}")
-            && counted("redlock_extensions_total{lock=\"import\",result=\"extended\"}")
-            && counted("redlock_endings_total{lock=\"import\",how=\"was_lost\"}")
+            && counted("redlock_extension_slack_ratio_bucket{lock=\"shop:import\",le=\"0.8\"}")
+            && counted("redlock_extensions_total{lock=\"shop:import\",result=\"extended\"}")
+            && counted("redlock_endings_total{lock=\"shop:import\",how=\"was_lost\"}")
             && counted("redlock_endings_total{lock=\"other\",how=\"leaked\"}")
             && counted("redlock_acquire_duration_seconds_count{lock=\"other\",result=\"busy\"}")
     });
-    let accounts = "redlock_acquire_duration_seconds_count{lock=\"account\",result=\"acquired\"}";
+    let accounts =
+        "redlock_acquire_duration_seconds_count{lock=\"shop:account\",result=\"acquired\"}";
     assert!(at_least(&last, accounts, 100.0), "{last:?}");
     assert!(at_least(
         &last,
-        "redlock_acquire_attempts_total{lock=\"account\"}",
+        "redlock_acquire_attempts_total{lock=\"shop:account\"}",
         100.0
     ));
-    let classes = ["account", "import", "other", "report"];
+    let classes = ["other", "shop:account", "shop:import", "shop:report"];
     assert_eq!(values(&last, "lock"), BTreeSet::from(classes));
     // Events name nodes as they are registered.
     let nodes = values(&last, "node");
@@ -150,7 +139,7 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
     );
     check_version(&last);
     check_names(&names(&last));
-    check_older(&url, &last);
+    check_format(&get(&url));
 
     // It ends by itself, and with it all locks have.
     let mut rest = String::new();
@@ -184,10 +173,11 @@ fn check_version(series: &BTreeMap<String, f64>) {
 
 /// What the alerts and the dashboard ask for is there.
 fn check_names(exported: &BTreeSet<String>) {
-    let source = include_str!("../../metrics.rs");
-    let expressions = source.lines().filter_map(|line| line.strip_prefix("//!"));
-    let alerts: Vec<&str> = expressions
+    let alerts: Vec<&str> = include_str!("../../system/alerts.yml")
+        .lines()
         .filter_map(|line| line.trim().strip_prefix("expr: "))
+        // Those of the command are tested with it.
+        .filter(|alert| !alert.contains("redlock_run"))
         .collect();
     assert_eq!(alerts.len(), 4);
     let dashboard: serde_json::Value =
@@ -253,6 +243,39 @@ fn strings<'a>(value: &'a serde_json::Value, found: &mut Vec<&'a str>, keys: &[&
 }
 
 #[test]
+fn a_batch_job_adds_to_a_file_from_run_to_run() {
+    let servers = Server::several(1);
+    let dir = TempDir::new();
+    let file = dir.path().join("import.prom");
+    let run = || {
+        let mut command = example();
+        command.arg("--batch").arg(&file);
+        let nodes = servers[0].unix_url();
+        command.env("REDLOCK_NODES", nodes).status().unwrap()
+    };
+    for count in [1.0, 2.0, 3.0] {
+        assert!(run().success());
+        let text = std::fs::read_to_string(&file).unwrap();
+        check_format(&text);
+        let series = series(&text);
+        let ended = "redlock_endings_total{lock=\"shop:import\",how=\"released\"}";
+        let slow = "redlock_hold_duration_seconds_bucket{lock=\"shop:import\",le=\"0.01\"}";
+        let held = "redlock_hold_duration_seconds_count{lock=\"shop:import\"}";
+        assert_eq!(
+            (series[ended], series[held], series[slow]),
+            (count, count, 0.0)
+        );
+        // Gauges are those of the last run.
+        assert_eq!(series["redlock_held{lock=\"shop:import\"}"], 0.0);
+        check_version(&series);
+    }
+    // What is none of these metrics is left as it is.
+    std::fs::write(&file, "node_load1 0.5\n").unwrap();
+    assert!(!run().success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "node_load1 0.5\n");
+}
+
+#[test]
 fn the_example_serves_until_it_is_interrupted() {
     let servers = Server::several(3);
     let port = free_port().to_string();
@@ -285,7 +308,10 @@ fn the_example_serves_until_it_is_interrupted() {
         eventually("freed", || {
             // But for what is left to its ttl.
             std::thread::sleep(Duration::from_millis(10));
-            server.keys().iter().all(|key| key.starts_with("mail:"))
+            server
+                .keys()
+                .iter()
+                .all(|key| key.starts_with("shop:mail:"))
         });
     }
 }

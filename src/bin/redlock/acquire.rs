@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 
 use crate::busy::{say_busy, say_waiting};
 use crate::job::Job;
+use crate::metrics::Outcome;
 use crate::signals::{ends_the_wait, handled};
 use crate::target::{Kind, Target};
 use crate::{End, failed, processes, report};
@@ -53,12 +54,12 @@ pub(crate) fn acquire(
     options: &Options,
     signals: &Receiver<i32>,
     end: Option<Instant>,
-) -> Result<Lock, End> {
+) -> Result<Lock, (End, Outcome)> {
     let slice = slice(job);
     let options = options.clone().fair(job.fair);
     let redlock = redlock.clone().with_options(options);
     let target = redlock.and_then(|redlock| Target::new(redlock, &job.name, &job.kind));
-    let target = target.map_err(|error| failed(&error))?;
+    let target = target.map_err(|error| no_lock(&error))?;
     let mut ended_by = None;
     let mut outage = Outage::new();
     let mut wait = Wait::begin(job);
@@ -83,7 +84,7 @@ pub(crate) fn acquire(
         }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
-            return Err(End::Signal(signal));
+            return Err((End::Signal(signal), Outcome::Interrupted));
         }
         let error = match result {
             Ok(lock) => {
@@ -94,16 +95,21 @@ pub(crate) fn acquire(
         };
         match error {
             // Waiting is useless: a wrong password, say.
-            Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
+            Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(no_lock(&error)),
             Error::Busy(_) if left <= slice => {
                 say_busy(&target);
-                return Err(End::Code(job.conflict));
+                return Err((End::Code(job.conflict), Outcome::Busy));
             }
             Error::Busy(_) => outage.is_known = false,
             Error::Unavailable(_) | Error::TooSlow(_) if left > slice => outage.note(&error),
-            error => return Err(failed(&error)),
+            error => return Err(no_lock(&error)),
         }
     }
+}
+
+fn no_lock(error: &Error) -> (End, Outcome) {
+    let end = failed(error);
+    (end, Outcome::before_start(end))
 }
 
 /// The lines about the wait.

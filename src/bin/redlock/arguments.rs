@@ -64,19 +64,15 @@ pub(crate) struct Run {
     /// How soon others go on if this host dies, 1s to 1d
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) ttl: Time,
-    /// End COMMAND after this time; or: forever
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
-    pub(crate) max_hold: Time,
-    /// Keep the lock for at least this time, even if COMMAND ends sooner
-    #[arg(long, value_name = "TIME")]
-    pub(crate) at_least: Option<Time>,
-    /// Once in this time with success: if COMMAND has succeeded on any host since then, exit as -E says
-    #[arg(long, value_name = "TIME", conflicts_with = KIND)]
-    pub(crate) once_per: Option<Time>,
+    #[command(flatten)]
+    pub(crate) hold: Hold,
     /// Where redlock ends COMMAND: between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]. A signal that redlock
     /// gets is passed on, and has no such limit
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
+    /// Add this run to FILE, in the text format of Prometheus: as *.prom in the textfile directory of node_exporter
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_file: Option<PathBuf>,
     /// The host that has waited longest is next; to be given on all hosts
     #[arg(long)]
     pub(crate) fair: bool,
@@ -325,6 +321,20 @@ pub(crate) struct Waiting {
     /// Exit code if another kept it
     #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
     pub(crate) conflict_exit_code: u8,
+}
+
+/// How long run has the lock, and how long it counts as done.
+#[derive(Args)]
+pub(crate) struct Hold {
+    /// End COMMAND after this time; or: forever
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
+    pub(crate) max_hold: Time,
+    /// Keep the lock for at least this time, even if COMMAND ends sooner
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at_least: Option<Time>,
+    /// Once in this time with success: if COMMAND has succeeded on any host since then, exit as -E says
+    #[arg(long, value_name = "TIME", conflicts_with = KIND)]
+    pub(crate) once_per: Option<Time>,
 }
 
 /// Not for those that take no lock: they count no votes.

@@ -3,12 +3,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, stdin, stdout};
+use std::io::{self, Read, Write, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
 use std::time::Duration;
 
+use log::info;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -158,4 +160,41 @@ fn pid(word: Option<OsString>) -> Option<Pid> {
     let pid: i32 = word?.to_str()?.parse().ok()?;
     // 0 and -1 would mean other processes.
     (pid > 0).then(|| Pid::from_raw(pid))
+}
+
+/// How long the guard may take to start. If it takes longer, something is wrong with it.
+const GUARD_START: Duration = Duration::from_secs(10);
+
+/// The process that kills COMMAND when the lock ends, whatever happens to us.
+pub(crate) struct Guard {
+    /// `None` once the process is gone.
+    pub(crate) process: Option<Child>,
+    pub(crate) socket: UnixStream,
+    /// The time that the guard reads.
+    pub(crate) until: Until,
+}
+
+impl Guard {
+    /// Sets the time. The byte wakes the guard; if there is no room for one, other bytes are waiting.
+    pub(crate) fn tell(&mut self, until: Duration) {
+        self.until.set(until);
+        let _ = self.socket.write_all(&[1]);
+    }
+
+    /// Waits for the guard's answer that it is armed, within `GUARD_START`.
+    pub(crate) fn wait_until_armed(&mut self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(GUARD_START))?;
+        self.socket.read_exact(&mut [0])?;
+        self.socket.set_nonblocking(true)
+    }
+
+    /// Looks whether the guard is alive. Without it we go on.
+    pub(crate) fn look(&mut self) {
+        if let Some(process) = &mut self.process
+            && !matches!(process.try_wait(), Ok(None))
+        {
+            self.process = None;
+            info!("the guard is gone");
+        }
+    }
 }

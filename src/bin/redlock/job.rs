@@ -35,11 +35,11 @@ impl Run {
         let [program, arguments @ ..] = command else {
             return Err("no COMMAND: redlock run [OPTIONS] NAME COMMAND [ARG]...".into());
         };
-        let (ttl, max_hold) = (self.ttl.0, self.max_hold.0);
+        let (ttl, max_hold) = (self.ttl.0, self.hold.max_hold.0);
         let second = Duration::from_secs(1);
         within("--ttl", ttl, second, Duration::from_secs(DAY))?;
         within("--max-hold", max_hold, second, Duration::MAX)?;
-        let at_least = self.at_least.map_or(Duration::ZERO, |time| time.0);
+        let at_least = self.hold.at_least.map_or(Duration::ZERO, |time| time.0);
         within(
             "--at-least",
             at_least,
@@ -52,7 +52,7 @@ impl Run {
             within("--at-least", at_least, Duration::ZERO, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
         }
-        if let Some(once_per) = self.once_per {
+        if let Some(once_per) = self.hold.once_per {
             within("--once-per", once_per.0, second, LONGEST)?;
         }
         let grace = self
@@ -71,7 +71,7 @@ impl Run {
             ttl,
             max_hold,
             at_least,
-            once_per: self.once_per.map(|time| time.0),
+            once_per: self.hold.once_per.map(|time| time.0),
             grace,
             fair: self.fair,
             fence: self.fence,

@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with
-//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal and give_up), target, throttle, show, output, print, inspect, release, list, doctor, manual.
+//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal, give_up, and metrics with series), target, throttle, show, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -34,6 +34,8 @@ mod label;
 mod last;
 mod list;
 mod manual;
+#[cfg(target_os = "linux")]
+mod metrics;
 mod nodes;
 #[cfg(target_os = "linux")]
 mod once;
@@ -46,6 +48,8 @@ mod processes;
 mod release;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod series;
 mod show;
 #[cfg(target_os = "linux")]
 mod signals;
@@ -99,7 +103,7 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             let job = given.job()?;
             output::log(given.nodes.verbose);
             let (redlock, options) = nodes::open(&given.nodes, &given.votes)?;
-            Ok(run(&job, &redlock, &options))
+            Ok(run(&job, &redlock, &options, given.metrics_file.as_deref()))
         }
         arguments::Command::Throttle(given) => {
             let words = given.words()?;
@@ -142,7 +146,12 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
 use run::run;
 
 #[cfg(not(target_os = "linux"))]
-fn run(_: &job::Job, _: &redlock_sync::Redlock, _: &redlock_sync::Options) -> End {
+fn run(
+    _: &job::Job,
+    _: &redlock_sync::Redlock,
+    _: &redlock_sync::Options,
+    _: Option<&std::path::Path>,
+) -> End {
     report(format_args!(
         "run needs Linux: nowhere else can COMMAND be ended in time for certain"
     ));

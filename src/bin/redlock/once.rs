@@ -8,6 +8,7 @@ use redlock_sync::{Error, KeptLock, Redlock};
 
 use crate::job::Job;
 use crate::last::shown;
+use crate::metrics::Outcome;
 use crate::{End, failed, report};
 
 /// How often it is tried to mark COMMAND as done, and the pause between two tries.
@@ -15,18 +16,22 @@ const MARKS: u32 = 5;
 const MARK_PAUSE: Duration = Duration::from_millis(200);
 
 /// How this ends if COMMAND need not run: a host has run it within `--once-per`, or that cannot be seen.
-pub(crate) fn done_already(job: &Job, redlock: &Redlock, kept: &KeptLock) -> Option<End> {
+pub(crate) fn done_already(
+    job: &Job,
+    redlock: &Redlock,
+    kept: &KeptLock,
+) -> Option<(End, Outcome)> {
     job.once_per?;
     let last = match redlock.last_run(job.name.as_encoded_bytes()) {
         Ok(last) => last?,
-        Err(error) => return Some(failed(&error)),
+        Err(error) => return Some((failed(&error), Outcome::Unavailable)),
     };
     info!(
         "\"{}\" is done: {}",
         kept.resource().escape_ascii(),
         shown(&last)
     );
-    Some(End::Code(job.conflict))
+    Some((End::Code(job.conflict), Outcome::Done))
 }
 
 /// Marks COMMAND as done. Some tries are made: it has run, whatever the nodes answer.

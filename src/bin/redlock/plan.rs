@@ -212,6 +212,11 @@ impl Plan {
         self.ending.is_some()
     }
 
+    /// Whether COMMAND was ended since `--max-hold` was used up.
+    pub(crate) fn has_used_up_hold(&self) -> bool {
+        matches!(self.ending, Some((Why::Hold, _)))
+    }
+
     /// Whether SIGCONT follows a signal that is handed on, as timeout(1) and systemd do it: stopped, COMMAND could not
     /// end. A COMMAND that Ctrl-Z has stopped with us goes on with us.
     pub(crate) fn wakes(&self, signal: i32) -> bool {

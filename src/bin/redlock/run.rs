@@ -4,13 +4,14 @@
 //! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stopped. The steps are
 //! decided in plan.rs.
 
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, io};
 
 use log::info;
@@ -24,9 +25,10 @@ use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
 use crate::acquire::{acquire, signals};
-use crate::child::{self, Until, boot_time};
+use crate::child::{self, Guard, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
+use crate::metrics::{self, Outcome};
 use crate::once::{done_already, mark_done};
 use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why};
 use crate::processes;
@@ -34,57 +36,75 @@ use crate::signals::is_handed_on;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
 
-/// How long the guard may take to start. If it takes longer, something is wrong with it.
-const GUARD_START: Duration = Duration::from_secs(10);
 const SELF: &str = "/proc/self/exe";
 
-pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
+pub(crate) fn run(
+    job: &Job,
+    redlock: &Redlock,
+    options: &Options,
+    metrics_file: Option<&Path>,
+) -> End {
+    let mut counted = metrics::Run::begin();
+    let (end, outcome) = match locked(job, redlock, options, &mut counted) {
+        Ok(ended) => ended,
+        Err(end) => (end, Outcome::before_start(end)),
+    };
+    if let Some(path) = metrics_file {
+        counted.count(path, &job.name, outcome);
+    }
+    end
+}
+
+/// Takes the lock, runs COMMAND and gives up the lock. `Err`: COMMAND has not run.
+fn locked(
+    job: &Job,
+    redlock: &Redlock,
+    options: &Options,
+    counted: &mut metrics::Run,
+) -> Result<(End, Outcome), End> {
     // Without these nothing could be started once there is a lock.
     let signals = fs::metadata(SELF).and_then(|_| signals());
-    let signals = match signals {
-        Ok(signals) => signals,
-        Err(error) => return no_process("the process's signals from /proc", &error),
-    };
+    let signals =
+        signals.map_err(|error| no_process("the process's signals from /proc", &error))?;
     let until = job.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (kept, started) = loop {
         let lock = match acquire(job, redlock, options, &signals, until) {
             Ok(lock) => lock,
-            Err(end) => return end,
+            Err(ended) => return Ok(ended),
         };
         let started = boot_time();
         match lock.keep_alive(job.max_hold) {
             Ok(kept) => break (kept, started),
             // We were stopped, and nothing has begun yet.
             Err(Error::Lost(_)) => {}
-            Err(Error::Config(error)) => return no_process("a thread", &error),
-            Err(error) => return failed(&error),
+            Err(Error::Config(error)) => return Err(no_process("a thread", &error)),
+            Err(error) => return Err(failed(&error)),
         }
     };
-    if let Some(end) = done_already(job, redlock, &kept) {
+    if let Some(ended) = done_already(job, redlock, &kept) {
         let _ = kept.release();
-        return end;
+        return Ok(ended);
     }
-    let fence = match job.fence.then(|| kept.fencing_token()).transpose() {
-        Ok(fence) => fence,
-        Err(error) => {
-            report(format_args!("no fencing token: {error}"));
-            return End::Code(UNAVAILABLE);
-        }
+    let fence = job.fence.then(|| kept.fencing_token()).transpose();
+    let fence = fence.map_err(|error| {
+        report(format_args!("no fencing token: {error}"));
+        End::Code(UNAVAILABLE)
+    })?;
+    let run = Run::start(job, kept, fence, &signals);
+    let run = run.map_err(|error| no_process("a process", &error))?;
+    counted.command_begins();
+    let (ended, kept) = run.finish();
+    let held = boot_time().saturating_sub(started);
+    counted.command_ended(held);
+    let (Some((end, outcome)), Some(kept)) = (ended, kept) else {
+        return Ok((End::Code(LOST), Outcome::Lost));
     };
-    let (end, kept) = match Run::start(job, kept, fence, &signals) {
-        Ok(run) => run.finish(),
-        Err(error) => return no_process("a process", &error),
-    };
-    match (end, kept) {
-        (Some(end), Some(kept)) => {
-            let held = boot_time().saturating_sub(started);
-            if let (Some(period), End::Code(0)) = (job.once_per, end) {
-                mark_done(&kept, period, held);
-            }
-            give_up((job, redlock), kept, held, end, &signals)
-        }
-        _ => End::Code(LOST),
+    if let (Some(period), End::Code(0)) = (job.once_per, end) {
+        mark_done(&kept, period, held);
     }
+    let given_up = give_up((job, redlock), kept, held, end, &signals);
+    let lost = given_up != end && given_up == End::Code(LOST);
+    Ok((given_up, if lost { Outcome::Lost } else { outcome }))
 }
 
 fn no_process(what: &str, error: &dyn std::error::Error) -> End {
@@ -110,40 +130,6 @@ struct Run<'a> {
     unguarded: bool,
     /// Shells that hand on real-time signals.
     senders: Vec<Child>,
-}
-
-/// The process that kills COMMAND when the lock ends, whatever happens to us.
-struct Guard {
-    /// `None` once the process is gone.
-    process: Option<Child>,
-    socket: UnixStream,
-    /// The time that the guard reads.
-    until: Until,
-}
-
-impl Guard {
-    /// Sets the time. The byte wakes the guard; if there is no room for one, other bytes are waiting.
-    fn tell(&mut self, until: Duration) {
-        self.until.set(until);
-        let _ = self.socket.write_all(&[1]);
-    }
-
-    /// Waits for the guard's answer that it is armed, within `GUARD_START`.
-    fn wait_until_armed(&mut self) -> io::Result<()> {
-        self.socket.set_read_timeout(Some(GUARD_START))?;
-        self.socket.read_exact(&mut [0])?;
-        self.socket.set_nonblocking(true)
-    }
-
-    /// Looks whether the guard is alive. Without it we go on.
-    fn look(&mut self) {
-        if let Some(process) = &mut self.process
-            && !matches!(process.try_wait(), Ok(None))
-        {
-            self.process = None;
-            info!("the guard is gone");
-        }
-    }
 }
 
 impl<'a> Run<'a> {
@@ -234,7 +220,7 @@ impl<'a> Run<'a> {
 
     /// How we end, as [`Plan::ended`] decides; and the lock, if nothing of COMMAND's group is left: otherwise no
     /// process may have it before its ttl is over.
-    fn finish(mut self) -> (Option<End>, Option<KeptLock>) {
+    fn finish(mut self) -> (Option<(End, Outcome)>, Option<KeptLock>) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
@@ -276,7 +262,12 @@ impl<'a> Run<'a> {
             (Some(End::Signal(UNNAMED)), Ok(status)) => Some(ending(status).to_shell()),
             (end, _) => end,
         };
-        (end, Some(self.kept))
+        let outcome = |end| match end {
+            _ if self.plan.has_used_up_hold() => Outcome::MaxHold,
+            End::Code(0) => Outcome::Succeeded,
+            _ => Outcome::Failed,
+        };
+        (end.map(|end| (end, outcome(end))), Some(self.kept))
     }
 
     /// COMMAND's end, if it has ended. COMMAND stays a zombie, so that no other process reuses its number, or its

@@ -324,6 +324,8 @@ fn the_crontab_and_the_unit_of_the_guide_are_those_of_the_package() {
         let asset = format!("[\"{path}\", \"usr/share/doc/redlock/examples/\", \"644\"],");
         assert!(manifest.contains(&asset), "{asset}");
     }
+    let alerts = "[\"examples/system/alerts.yml\", \"usr/share/doc/redlock/examples/\", \"644\"],";
+    assert!(manifest.contains(alerts));
     // Passwords stand in it.
     assert!(manifest.contains("[\"examples/system/nodes\", \"etc/redlock/\", \"640\"],"));
     for line in blocks("text", &guide)[0].lines() {
