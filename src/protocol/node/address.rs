@@ -22,8 +22,6 @@ pub(crate) struct Address {
     asking: bool,
     /// Set if the node has another master.
     moved: Option<Cause>,
-    /// Whether the last answer is too old.
-    unconfirmed: bool,
 }
 
 impl Address {
@@ -34,16 +32,9 @@ impl Address {
         }
     }
 
-    /// Updates whether the last answer is still trusted.
-    pub(crate) fn update(&mut self, now: Instant) {
-        if let Some(found) = &self.found {
-            self.unconfirmed = now > found.until();
-        }
-    }
-
-    /// Whether the last answer was too old at the last update.
-    pub(crate) fn is_unconfirmed(&self) -> bool {
-        self.unconfirmed
+    /// Whether the last answer is too old.
+    pub(crate) fn is_unconfirmed(&self, now: Instant) -> bool {
+        self.found.as_ref().is_some_and(|found| now > found.until())
     }
 
     /// Whether to ask the directory, if the node is in use.
@@ -110,11 +101,6 @@ mod tests {
         Some(LastWord { answer, at })
     }
 
-    fn is_unconfirmed(address: &mut Address, now: Instant) -> bool {
-        address.update(now);
-        address.is_unconfirmed()
-    }
-
     #[test]
     fn the_directory_is_asked_after_one_second_and_believed_for_two() {
         let zero = crate::values::clock::instant();
@@ -123,12 +109,12 @@ mod tests {
         let found = address.ask(zero + S).unwrap();
         assert_eq!((&*found.address, found.at), ("m at h:1", zero + S));
         assert!(!address.is_due(zero + 2 * S), "it is being asked");
-        assert!(!is_unconfirmed(&mut address, zero + 2 * S));
-        assert!(is_unconfirmed(&mut address, zero + 2 * S + MS));
+        assert!(!address.is_unconfirmed(zero + 2 * S));
+        assert!(address.is_unconfirmed(zero + 2 * S + MS));
         // The answer is as old as the question.
         address.answered(zero + S, yes(zero + S));
-        assert!(!is_unconfirmed(&mut address, zero + 3 * S));
-        assert!(is_unconfirmed(&mut address, zero + 3 * S + MS));
+        assert!(!address.is_unconfirmed(zero + 3 * S));
+        assert!(address.is_unconfirmed(zero + 3 * S + MS));
         assert!(address.is_due(zero + 3 * S));
     }
 
@@ -140,7 +126,7 @@ mod tests {
         address.answered(zero + S, None);
         assert!(!address.is_due(zero + S + 99 * MS));
         assert!(address.is_due(zero + S + 100 * MS));
-        assert!(is_unconfirmed(&mut address, zero + 3 * S));
+        assert!(address.is_unconfirmed(zero + 3 * S));
     }
 
     /// Another thread may have asked.
@@ -156,8 +142,8 @@ mod tests {
         ] {
             address.ask(zero + asked);
             address.answered(zero + asked, answer);
-            assert!(!is_unconfirmed(&mut address, zero + newest + HOLDS));
-            assert!(is_unconfirmed(&mut address, zero + newest + HOLDS + MS));
+            assert!(!address.is_unconfirmed(zero + newest + HOLDS));
+            assert!(address.is_unconfirmed(zero + newest + HOLDS + MS));
             assert!(address.take_moved().is_none());
         }
     }
@@ -180,7 +166,7 @@ mod tests {
         let zero = crate::values::clock::instant();
         let mut address = Address::new(None);
         let later = zero + 3600 * S;
-        assert!(!address.is_due(later) && !is_unconfirmed(&mut address, later));
+        assert!(!address.is_due(later) && !address.is_unconfirmed(later));
         assert!(address.ask(later).is_none());
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Guard {
 }
 
 /// When a server may begin to vote.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VotesFrom {
     /// When it may vote on extensions.
     pub(crate) held: Instant,
@@ -41,6 +41,13 @@ impl VotesFrom {
         VotesFrom {
             held: self.held.min(other.held),
             all: self.all.min(other.all),
+        }
+    }
+
+    pub(crate) fn later(self, other: &VotesFrom) -> VotesFrom {
+        VotesFrom {
+            held: self.held.max(other.held),
+            all: self.all.max(other.all),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The server behind a node's address, which outlives connections: when it votes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
 /// The server behind a node's address, which outlives connections.
@@ -86,20 +87,27 @@ impl KnownServer {
         }
     }
 
-    pub(super) fn has_evicted(&self) -> bool {
-        self.identity.as_ref().is_some_and(Identity::has_evicted)
+    /// Which of the server's answers count now.
+    pub(super) fn standing(&self, now: Instant) -> Standing {
+        match self.guard {
+            None => Standing::Votes,
+            Some(_) => Standing::of(self.forgets(), now),
+        }
     }
 
-    /// How long until the server votes: on extensions, and on everything.
-    pub(super) fn left(&self, now: Instant) -> [Option<Duration>; 2] {
-        let previous = self.previous.as_ref().filter(|_| self.guard.is_some());
-        let left = |from: Instant| (from > now).then(|| from - now);
-        previous.map_or([None; 2], |one| [left(one.votes.held), left(one.votes.all)])
+    /// The time in which the server may have forgotten locks.
+    fn forgets(&self) -> Option<SitsOut> {
+        let votes = self.previous.as_ref()?.votes;
+        let evicts = self.identity.as_ref().is_some_and(Identity::has_evicted);
+        let why = if evicts { Why::Evicts } else { Why::Forgets };
+        Some(SitsOut { votes, why })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::protocol::node::witness::{Evidence, Witness};
     use crate::values::clock;
@@ -131,9 +139,8 @@ mod tests {
             // The server may have forgotten locks until 15 seconds from now.
             server.connected(&connected("h", 20, false, routed));
             server.connected(&connected(history, 0, lossless, routed));
-            let left = server
-                .left(now)
-                .map(|left| left.unwrap_or_default().as_secs());
+            let votes = server.forgets().unwrap().votes;
+            let left = [votes.held, votes.all].map(|at| (at - now).as_secs());
             assert_eq!(left, expected, "{history}, {lossless}, {routed}");
         }
     }

@@ -15,6 +15,7 @@
 //! - `wire`: one connection, and its pending replies (`outgoing`: the commands that are being sent)
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
+//! - `standing`: which of a node's answers count now
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
 //! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/releases`:
@@ -38,5 +39,6 @@ pub(crate) mod outgoing;
 pub(crate) mod proof;
 pub(crate) mod questions;
 pub(crate) mod reconnect;
+pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;

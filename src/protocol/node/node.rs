@@ -28,6 +28,7 @@ use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
+use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::wire::{Pending, Wire};
 use crate::values::random::Rng;
 
@@ -115,6 +116,21 @@ impl Node {
     /// Whether operations are sent to the node.
     pub(crate) fn is_connected(&self) -> bool {
         self.link == Link::Connected
+    }
+
+    /// Which of the node's answers count now.
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        let standing = match self.link {
+            Link::Connected | Link::Quarantined => self.server.standing(now),
+            Link::Unresponsive | Link::Disconnected | Link::Draining => Standing::Away,
+        };
+        match standing {
+            Standing::Not(_) | Standing::Away => standing,
+            // The node is connected now.
+            _ if self.link == Link::Quarantined => Standing::Away,
+            _ if self.wire.address.is_unconfirmed(now) => standing.unconfirmed(),
+            _ => standing,
+        }
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
@@ -382,24 +398,10 @@ impl Node {
         self.link == Link::Unresponsive && self.reconnect.is_made()
     }
 
-    pub(crate) fn quarantine_left(&self, now: Instant) -> Option<Duration> {
-        self.server.left(now)[0]
-    }
-
-    /// How long until the node grants locks: the only node votes on extensions before.
-    pub(crate) fn grants_in(&self, now: Instant) -> Option<Duration> {
-        self.server.left(now)[1]
-    }
-
-    /// Why the node gives no votes for this long.
-    pub(crate) fn sits_out(&self, left: Duration) -> Cause {
-        Cause::Quarantined(left, self.server.has_evicted())
-    }
-
     /// Notes that the node gives no votes for now. Returns the event to report.
     pub(crate) fn quarantine(
         &mut self,
-        left: Duration,
+        out: SitsOut,
         cause: Arc<Cause>,
         now: Instant,
     ) -> Option<NodeEvent> {
@@ -409,7 +411,10 @@ impl Node {
         self.wire.set_ping_at(now.checked_add(PING_INTERVAL));
         self.cause = Some(cause);
         let known = std::mem::replace(&mut self.server.quarantine_reported, true);
-        (!known).then_some(NodeEvent::Quarantined(left, self.server.has_evicted()))
+        (!known).then_some(NodeEvent::Quarantined(
+            out.left(now),
+            out.why == Why::Evicts,
+        ))
     }
 
     /// Notes that the node is connected again. Returns the event to report.
@@ -420,7 +425,8 @@ impl Node {
         self.reconnect.ended();
         self.cause = None;
         self.wire.probed(now);
-        let is_back = self.reported == Reported::Away && self.grants_in(now).is_none();
+        let is_back =
+            self.reported == Reported::Away && self.server.standing(now) == Standing::Votes;
         is_back.then(|| self.back())
     }
 

@@ -28,14 +28,16 @@ use crate::protocol::node::node::task::NodeTask;
 use crate::protocol::node::node::{Link, Node, Timeouts};
 use crate::protocol::node::order::{Reader, SLICE};
 use crate::protocol::node::outgoing::{Outgoing, Output};
+use crate::protocol::node::standing::{SitsOut, Standing};
 use crate::protocol::node::wire::{OperationId, Pending};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::confirm::Confirmation;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
-use crate::protocol::quorum::operation::{Operation, Phase, View, Voted};
+use crate::protocol::quorum::operation::{Operation, Phase, Voted};
 use crate::protocol::quorum::operations::{Operations, Wants};
+use crate::protocol::quorum::view::View;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Verdict, majority};
 use crate::values::random::Rng;
@@ -158,26 +160,8 @@ impl<W> Core<W> {
         self.which(Node::is_connected)
     }
 
-    fn view(&self) -> View {
-        let mut view = View {
-            nodes: self.nodes.len(),
-            connected: NodeSet::EMPTY,
-            unconfirmed: NodeSet::EMPTY,
-            slow: self.reader.slow(),
-            same_server: false,
-            replies_flowing: self.reader.replies_flowing(),
-        };
-        for (at, node) in self.nodes.iter().enumerate() {
-            if node.is_connected() {
-                view.connected.add(at);
-            }
-            if node.wire().address.is_unconfirmed() {
-                view.unconfirmed.add(at);
-            }
-            let cause = node.cause().map(|cause| &**cause);
-            view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
-        }
-        view
+    fn view(&self, now: Instant) -> View {
+        View::of(&self.nodes, &self.reader, now)
     }
 
     // ---- operations
@@ -248,21 +232,14 @@ impl<W> Core<W> {
         let over = under_way && self.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         for (at, node) in self.nodes.iter().enumerate() {
-            if !node.is_connected() && !node.is_quarantined() {
-                continue;
-            }
-            let sits_out = node.is_quarantined() && node.quarantine_left(now).is_some();
-            match node.grants_in(now) {
-                Some(left) if operation.is_acquire() || sits_out => {
-                    operation.fail(at, &Arc::new(node.sits_out(left)));
-                }
-                // The node is connected now.
-                _ => self.news |= node.is_quarantined() && !sits_out,
-            }
+            let standing = node.standing(now);
+            operation.heed(at, &standing, now);
+            // Its worker connects it now.
+            self.news |= node.is_quarantined() && standing == Standing::Away;
         }
         // A release is sent to each node as soon as that is connected, and may have all its answers by now.
         if operation.has_votes() {
-            self.judge(slot, &self.view(), now);
+            self.judge(slot, &self.view(now), now);
         }
         None
     }
@@ -314,7 +291,7 @@ impl<W> Core<W> {
                     releases.add(at);
                 }
             }
-            let view = self.view();
+            let view = self.view(now);
             let wants = self.survey(&view, now);
             let owing = wants.owing.and(view.connected);
             // While replies are coming promptly, what is submitted waits for them and goes together in one
@@ -359,7 +336,6 @@ impl<W> Core<W> {
         for at in 0..self.nodes.len() {
             let connected = self.nodes[at].is_connected();
             let address = &mut self.nodes[at].wire_mut().address;
-            address.update(now);
             if let Some(cause) = connected.then(|| address.take_moved()).flatten() {
                 self.sever(at, cause, now);
             }
@@ -539,7 +515,7 @@ impl<W> Core<W> {
     /// Chooses the operations to send to one of these nodes. Releases come first, or a lock that is free already would
     /// be denied.
     fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
-        let view = self.view();
+        let view = self.view(now);
         let nodes = nodes.and(view.connected);
         if nodes.is_empty() {
             return;
@@ -671,7 +647,6 @@ impl<W> Core<W> {
     fn confirmed(&mut self, at: usize, asked: Instant, answer: Option<LastWord>, now: Instant) {
         let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
         node.wire_mut().address.answered(asked, answer);
-        node.wire_mut().address.update(now);
         if node.is_connected() {
             let operations = self.operations.open_mut();
             operations.for_each(|operation| operation.give_time_to(at, timeout, now));
@@ -815,7 +790,7 @@ impl<W> Core<W> {
         match slot {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));
-                self.judge(slot, &self.view(), now);
+                self.judge(slot, &self.view(now), now);
             }
             None => {
                 let owed = pending.owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
@@ -888,7 +863,7 @@ impl<W> Core<W> {
             let event = self.nodes[at].voted(complaint);
             self.events.push(at, event, now);
         }
-        self.judge(slot, &self.view(), now);
+        self.judge(slot, &self.view(now), now);
         true
     }
 
@@ -1024,7 +999,7 @@ impl<W> Core<W> {
     // ---- verdicts
 
     fn judge_all(&mut self, now: Instant) {
-        let view = self.view();
+        let view = self.view(now);
         for slot in self.operations.slots() {
             self.judge(slot, &view, now);
         }
@@ -1116,8 +1091,8 @@ impl<W> Core<W> {
                     self.sever(at, cause, now);
                     continue;
                 }
-                NodeTask::Quarantine => {
-                    self.quarantine(at, now);
+                NodeTask::Quarantine(reason) => {
+                    self.quarantine(at, reason, now);
                     continue;
                 }
                 NodeTask::Reconnected => {
@@ -1134,11 +1109,10 @@ impl<W> Core<W> {
     }
 
     /// Quarantines a node: it is connected, and gives no votes for now.
-    fn quarantine(&mut self, at: usize, now: Instant) {
-        let left = self.nodes[at].grants_in(now).unwrap_or_default();
-        let cause = Arc::new(self.nodes[at].sits_out(left));
+    fn quarantine(&mut self, at: usize, reason: SitsOut, now: Instant) {
+        let cause = Arc::new(reason.cause(now));
         self.unreachable(at, &cause);
-        let event = self.nodes[at].quarantine(left, cause, now);
+        let event = self.nodes[at].quarantine(reason, cause, now);
         self.events.push(at, event, now);
         self.changed(now);
     }
@@ -1152,15 +1126,10 @@ impl<W> Core<W> {
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
-        let node = &self.nodes[at];
-        let grants_in = node
-            .grants_in(now)
-            .map(|left| Arc::new(node.sits_out(left)));
-        let began = self.nodes[at].try_began();
+        let standing = self.nodes[at].standing(now);
         for operation in self.operations.open_mut() {
-            match &grants_in {
-                Some(cause) if operation.is_acquire() => operation.unreachable(at, cause, began),
-                _ => operation.give_time_to(at, self.timeouts.node, now),
+            if !operation.heed(at, &standing, now) {
+                operation.give_time_to(at, self.timeouts.node, now);
             }
         }
         self.changed(now);

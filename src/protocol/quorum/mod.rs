@@ -4,6 +4,7 @@
 //!
 //! - `op`: a request to all nodes
 //! - `votes`: the votes on one operation (`answer`: what becomes of them)
+//! - `view`: the state of all nodes at one time
 //! - `operation`: one operation on all nodes, and in `operation/verdict` its verdict (`operations`: those under way)
 //! - `next`: what the thread that carries out the core's decisions must do
 //! - `confirm`: releases that no operation waits for (`notified`: those that notified another process)
@@ -19,4 +20,5 @@ pub(crate) mod notified;
 pub(crate) mod op;
 pub(crate) mod operation;
 pub(crate) mod operations;
+pub(crate) mod view;
 pub(crate) mod votes;

@@ -13,26 +13,12 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::NAMED;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::node::{Node, Timeouts};
+use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::view::View;
 use crate::protocol::quorum::votes::Votes;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Verdict, majority, spare};
-
-/// The state of the nodes, as operations need it.
-#[derive(Clone, Copy)]
-pub(crate) struct View {
-    /// The number of nodes.
-    pub(crate) nodes: usize,
-    pub(crate) connected: NodeSet,
-    /// Nodes that may no longer be the master (rule R43).
-    pub(crate) unconfirmed: NodeSet,
-    /// Nodes that did not answer while they were waited for.
-    pub(crate) slow: NodeSet,
-    /// Whether two nodes are one server (rule R1).
-    pub(crate) same_server: bool,
-    /// Whether replies are coming promptly.
-    pub(crate) replies_flowing: bool,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -245,14 +231,7 @@ impl<W> Operation<W> {
 
     /// Nodes that the operation can be sent to.
     fn connected(&self, view: &View) -> NodeSet {
-        let ignores = match self.is_acquire() {
-            true => Mutant::UnconfirmedGrants,
-            false => Mutant::UnconfirmedExtends,
-        };
-        match self.needs_master() && !mutant(ignores) {
-            true => view.connected.without(view.unconfirmed),
-            false => view.connected,
-        }
+        view.counting(self.op.action.needs())
     }
 
     /// Nodes that the operation must be sent to now.
@@ -387,6 +366,16 @@ impl<W> Operation<W> {
         if !self.sent_to.has(node) && !stale {
             self.fail(node, cause);
         }
+    }
+
+    /// Fails a node that sits out for longer than the operation lasts: its answer could not count. Returns whether that
+    /// is so.
+    pub(crate) fn heed(&mut self, node: usize, standing: &Standing, now: Instant) -> bool {
+        let reason = standing.refuses(self.is_acquire());
+        if let Some(reason) = reason.filter(|_| !self.sent_to.has(node)) {
+            self.fail(node, &Arc::new(reason.cause(now)));
+        }
+        reason.is_some()
     }
 
     /// Names why nodes have not voted, when the time is over. `slow`: nodes that had time to answer.

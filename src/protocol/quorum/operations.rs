@@ -10,7 +10,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::wire::OperationId;
 use crate::protocol::quorum::op::Op;
-use crate::protocol::quorum::operation::{Operation, Phase, View};
+use crate::protocol::quorum::operation::{Operation, Phase};
+use crate::protocol::quorum::view::View;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::NodeSet;
 

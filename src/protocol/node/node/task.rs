@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::node::node::{Link, Node, Timeouts};
+use crate::protocol::node::standing::{SitsOut, Standing};
 use crate::protocol::node::wire::Wire;
 
 /// The worker that reads from an unresponsive connection looks for releases to write twice in a node timeout, within
@@ -30,7 +31,7 @@ pub(crate) enum NodeTask {
     /// Give up the connection, which is useless.
     GiveUp,
     /// The node does not vote yet.
-    Quarantine,
+    Quarantine(SitsOut),
     /// The node is connected again: leave its connection to the leader, and end.
     Reconnected,
     /// The nodes are closed: end.
@@ -113,7 +114,7 @@ impl Node {
     }
 
     fn quarantined_task(&self, now: Instant, closed: bool, connect_timeout: Duration) -> NodeTask {
-        let Some(left) = self.quarantine_left(now) else {
+        let Standing::Not(reason) = self.server.standing(now) else {
             return NodeTask::Reconnected;
         };
         let soon = now + connect_timeout;
@@ -136,7 +137,7 @@ impl Node {
                     .outbox
                     .retry_at()
                     .map_or(ping_at, |at| at.min(ping_at))
-                    .min(now + left),
+                    .min(reason.votes.held),
             },
         }
     }
@@ -153,9 +154,9 @@ impl Node {
             return NodeTask::Adopt;
         }
         if self.is_drained() {
-            return match self.quarantine_left(now) {
-                Some(_) => NodeTask::Quarantine,
-                None => NodeTask::Reconnected,
+            return match self.server.standing(now) {
+                Standing::Not(reason) => NodeTask::Quarantine(reason),
+                _ => NodeTask::Reconnected,
             };
         }
         if self.outbox.pings() == 0 && self.can_write_releases() || self.pings() {

@@ -9,7 +9,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::order::SLICE;
 use crate::protocol::quorum::answer::{Answer, Outcome};
-use crate::protocol::quorum::operation::{Expiry, Operation, View};
+use crate::protocol::quorum::operation::{Expiry, Operation};
+use crate::protocol::quorum::view::View;
 use crate::values::quorum::{NodeSet, Tally, Verdict, majority, spare};
 
 impl<W> Operation<W> {
@@ -213,7 +214,8 @@ mod tests {
         let view = View {
             nodes: 3,
             connected,
-            unconfirmed: NodeSet::EMPTY,
+            held: connected,
+            grants: connected,
             slow: NodeSet::EMPTY,
             same_server: false,
             replies_flowing: true,

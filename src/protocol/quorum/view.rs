@@ -1,0 +1,76 @@
+//! The state of all nodes at one time, as operations need it.
+
+use std::time::Instant;
+
+use crate::errors::cause::Cause;
+use crate::protocol::commands::vote::Proof;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::node::Node;
+use crate::protocol::node::order::Reader;
+use crate::protocol::node::standing::Standing;
+use crate::values::quorum::NodeSet;
+
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    /// The number of nodes.
+    pub(crate) nodes: usize,
+    pub(crate) connected: NodeSet,
+    /// Nodes whose answers about locks that are held count.
+    pub(crate) held: NodeSet,
+    /// Nodes whose answers to acquires count.
+    pub(crate) grants: NodeSet,
+    /// Nodes that did not answer while they were waited for.
+    pub(crate) slow: NodeSet,
+    /// Whether two nodes are one server (rule R1).
+    pub(crate) same_server: bool,
+    /// Whether replies are coming promptly.
+    pub(crate) replies_flowing: bool,
+}
+
+impl View {
+    pub(crate) fn of(nodes: &[Node], reader: &Reader, now: Instant) -> View {
+        let mut view = View {
+            nodes: nodes.len(),
+            connected: NodeSet::EMPTY,
+            held: NodeSet::EMPTY,
+            grants: NodeSet::EMPTY,
+            slow: reader.slow(),
+            same_server: false,
+            replies_flowing: reader.replies_flowing(),
+        };
+        for (at, node) in nodes.iter().enumerate() {
+            match node.is_connected() {
+                true => view.add(at, node.standing(now)),
+                false => {
+                    let cause = node.cause().map(|cause| &**cause);
+                    view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
+                }
+            }
+        }
+        view
+    }
+
+    /// Adds a node that is connected.
+    fn add(&mut self, at: usize, standing: Standing) {
+        self.connected.add(at);
+        match standing {
+            Standing::Votes => {
+                self.held.add(at);
+                self.grants.add(at);
+            }
+            Standing::Extends(_) => self.held.add(at),
+            Standing::Unconfirmed(_) | Standing::Not(_) | Standing::Away => {}
+        }
+    }
+
+    /// Nodes to which an operation can be sent whose answers need this proof: its answer there counts.
+    pub(crate) fn counting(&self, needs: Proof) -> NodeSet {
+        match needs {
+            Proof::None => self.connected,
+            Proof::Look if mutant(Mutant::UnconfirmedExtends) => self.connected,
+            Proof::Look => self.held,
+            Proof::Witness if mutant(Mutant::UnconfirmedGrants) => self.connected,
+            Proof::Witness => self.grants,
+        }
+    }
+}
