@@ -167,13 +167,16 @@ impl FoundKey {
                 let role = key.holder.as_ref().map(Holder::role);
                 let start = key.start().map(<[u8]>::to_vec);
                 let (id, left) = ((key.name.clone(), role, start), key.left);
-                let waiters = key.waiters;
+                let (holder, waiters) = (key.holder.clone(), key.waiters);
                 let lock = locks.entry(id).or_insert_with(|| FoundLock {
                     key,
                     on: BTreeMap::new(),
                     minority: false,
                 });
                 lock.on.insert(node, left);
+                if let (Some(known), Some(holder)) = (&mut lock.key.holder, &holder) {
+                    known.complete(holder);
+                }
                 let all = lock.key.waiters.into_iter().chain(waiters);
                 lock.key.waiters = all.reduce(Waiters::and);
             }
@@ -343,7 +346,7 @@ mod tests {
         let of = |value: &[u8]| ScannedKey::new(b"a".to_vec(), Some(value.to_vec()), S);
         let token = [0xA7; TOKEN];
         assert!(of(&token).holder.is_some());
-        let labelled = [&token[..], b"\0redlock:web-3"].concat();
+        let labelled = [&token[..], b"\0redlock:12345web-3"].concat();
         assert!(of(&labelled).holder.is_some());
         for other in [
             &b""[..],

@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::values::label::Label;
-use crate::values::lock_value::{self, ValueRole};
+use crate::values::lock_value::{self, Parts, Since, ValueRole};
 use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
@@ -11,6 +11,7 @@ use crate::values::token::{Fingerprint, Token};
 #[derive(Clone)]
 pub struct Holder {
     token: Token,
+    since: Since,
     label: Option<Label>,
     role: ValueRole,
 }
@@ -18,15 +19,36 @@ pub struct Holder {
 impl Holder {
     /// The holder in a lock's value, or in its first bytes if the value has `length`. `None`: other data.
     pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
-        let (token, label) = lock_value::parse(value, length)?;
-        let role = ValueRole::Lock;
-        Some(Holder { token, label, role })
+        let parts = lock_value::parse(value, length)?;
+        Some(Holder::new(ValueRole::Lock, parts))
     }
 
     /// The holder in a member of a lock's sorted set.
     pub(crate) fn of_member(member: &[u8]) -> Option<Holder> {
-        let (role, token, label) = lock_value::parse_member(member)?;
-        Some(Holder { token, label, role })
+        let (role, parts) = lock_value::parse_member(member)?;
+        Some(Holder::new(role, parts))
+    }
+
+    fn new(role: ValueRole, parts: Parts) -> Holder {
+        let Parts {
+            token,
+            since,
+            label,
+        } = parts;
+        Holder {
+            token,
+            since,
+            label,
+            role,
+        }
+    }
+
+    /// Takes over the time that another node has for the same holder. A process that goes on with another's lock does
+    /// not know it, and sets the lock without it on a node that has lost it.
+    pub(crate) fn complete(&mut self, other: &Holder) {
+        if self.since() == None {
+            self.since = other.since;
+        }
     }
 
     pub(crate) fn token(&self) -> &Token {
@@ -54,9 +76,10 @@ impl Holder {
     }
 
     /// When the lock was acquired, by the clock of the machine that its holder runs on, to the second. `None`: the lock
-    /// was acquired by a program that does not note the time, or whose clock was not set.
+    /// was acquired by a program that does not note the time, or whose clock was not set; or the nodes [run no
+    /// scripts](crate::guide::operations#services-that-lack-commands).
     pub fn since(&self) -> Option<SystemTime> {
-        self.token.since()
+        self.since.time()
     }
 
     /// The permit of a [semaphore](crate::Redlock::semaphore) that it has, as in [`Lock::slot`](crate::Lock::slot).
@@ -112,6 +135,7 @@ pub(crate) mod tests {
     pub(crate) fn holder(token: u8, role: ValueRole) -> Holder {
         Holder {
             token: Token::from_bytes([token; TOKEN]),
+            since: Since::UNKNOWN,
             label: None,
             role,
         }

@@ -20,7 +20,7 @@ use crate::values::clock;
 use crate::values::lock_value;
 
 const _: () = assert!(
-    lock_value::LONGEST == 93 && lock_value::LONGEST_MEMBER == 105,
+    lock_value::LONGEST == 98 && lock_value::LONGEST_MEMBER == 110,
     "INSPECT asks for these"
 );
 
@@ -298,9 +298,9 @@ mod tests {
         assert_eq!((holder.label(), remaining), (None, Some(5000 * MS)));
         assert_eq!(holder.to_string(), "07070707");
         let named = [
-            b"-1 42 ".as_slice(),
+            b"-1 47 ".as_slice(),
             &[7; TOKEN],
-            b"\0redlock:web-3:4711 \xC3\xA9",
+            b"\0redlock:12345web-3:4711 \xC3\xA9",
         ]
         .concat();
         let Ok(NodeState::Held { holder, remaining }) = bulk(&named) else {
@@ -310,9 +310,9 @@ mod tests {
         assert_eq!(format!("{holder:?}"), "Holder(07070707 (web-3:4711 é))");
         // Longer than the part that is read, or no label.
         for (length, rest) in [
-            ("94", &b"\0redlock:abc"[..]),
-            ("31", b"\0redlock:a\n"),
-            ("30", b"\0redlock:\xFF"),
+            ("99", &b"\0redlock:12345abc"[..]),
+            ("36", b"\0redlock:12345a\n"),
+            ("35", b"\0redlock:12345\xFF"),
             ("23", b"abc"),
             ("x", b""),
         ] {
@@ -358,7 +358,7 @@ mod tests {
     fn a_value_and_a_ttl_lead_to_the_same_state_as_the_script() {
         let seen = |value: Reply, left: i64| seen_natively([value, Reply::Int(left)]);
         let value = |rest: &[u8]| Reply::Bulk([&[7; TOKEN], rest].concat());
-        let Ok(NodeState::Held { holder, remaining }) = seen(value(b"\0redlock:web-3"), 5000)
+        let Ok(NodeState::Held { holder, remaining }) = seen(value(b"\0redlock:12345web-3"), 5000)
         else {
             panic!("not held");
         };
@@ -376,7 +376,7 @@ mod tests {
         ));
         let wrong_type = || Reply::Error("WRONGTYPE Operation against a key".into());
         // Longer than any lock's value.
-        let long = value(&[&b"\0redlock:"[..], &[b'a'; 65]].concat());
+        let long = value(&[&b"\0redlock:12345"[..], &[b'a'; 65]].concat());
         for foreign in [Reply::Bulk(b"text".to_vec()), long, wrong_type()] {
             let found = seen(foreign, 7);
             assert!(

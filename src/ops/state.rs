@@ -130,10 +130,12 @@ pub(crate) fn decide(nodes: &[&NodeState]) -> LockState {
     let free = count(|node| matches!(node, NodeState::Free));
     let failed = count(|node| matches!(node, NodeState::Failed(_)));
     // For each holder, how long the nodes have it.
-    let mut all: BTreeMap<_, (&Holder, Vec<Duration>)> = BTreeMap::new();
+    let mut all: BTreeMap<_, (Holder, Vec<Duration>)> = BTreeMap::new();
     for (holder, left) in nodes.iter().flat_map(|node| node.holders()) {
         let id = (holder.role(), holder.token().as_bytes());
-        let (_, times) = all.entry(id).or_insert((holder, Vec::new()));
+        let of_it = all.entry(id);
+        let (known, times) = of_it.or_insert_with(|| (holder.clone(), Vec::new()));
+        known.complete(holder);
         times.push(left.unwrap_or(Duration::MAX));
     }
     let most = all.values().map(|(_, times)| times.len()).max();
@@ -141,7 +143,7 @@ pub(crate) fn decide(nodes: &[&NodeState]) -> LockState {
     for (holder, mut times) in all.into_values() {
         times.sort_unstable_by(|a, b| b.cmp(a));
         if let Some(left) = times.get(quorum - 1) {
-            held.push((holder.clone(), *left));
+            held.push((holder, *left));
         }
     }
     let end = |time: Duration| Some(time).filter(|time| *time != Duration::MAX);

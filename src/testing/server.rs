@@ -1,7 +1,7 @@
 //! A server with connections, pure: bytes and times come in, bytes go out.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::store::request::Begun;
 use super::store::{Store, Value};
@@ -15,7 +15,7 @@ use crate::protocol::commands::scripts::{
 };
 use crate::protocol::commands::sha1::sha1;
 use crate::values::label::Label;
-use crate::values::lock_value;
+use crate::values::lock_value::{self, Parts, Since};
 use crate::values::token::Token;
 
 /// No command of this crate is longer: a lock on several names has 1 MiB of them, and for each name two keys beside it.
@@ -290,10 +290,8 @@ impl Server {
         ttl: u64,
         time: u64,
     ) {
-        let value = match label {
-            Some(label) => lock_value::pack(token, label),
-            None => token.as_bytes().to_vec(),
-        };
+        let since = SystemTime::UNIX_EPOCH + Duration::from_micros(time);
+        let value = lock_value::pack(token, Since::of(since), label).to_vec();
         self.store.remove(name);
         let last = (time / 1000).saturating_add(ttl);
         self.store.insert(name, Value::Text(value), Some(last));
@@ -392,7 +390,7 @@ fn held(value: &Value, left: Option<u64>) -> Option<Held> {
     let Value::Text(text) = value else {
         return None;
     };
-    let (token, label) = lock_value::parse(text, text.len())?;
+    let Parts { token, label, .. } = lock_value::parse(text, text.len())?;
     Some(Held {
         token,
         label: label.map(|label| label.as_str().to_owned()),

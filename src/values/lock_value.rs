@@ -1,34 +1,118 @@
-//! The value of a lock's key: the token, then a mark and the label, if there is one. The only place that distinguishes
-//! locks from other data, for the library and the command.
+//! The value of a lock's key: the token, then a mark, the time of the acquisition and the label, as far as these are
+//! known. The only place that distinguishes locks from other data, for the library and the command.
+
+use std::ops::Deref;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::values::label::Label;
 use crate::values::token::{Token, is_data};
 
 /// The length of a token.
 pub(crate) const TOKEN: usize = Token::LENGTH;
-/// The mark between the token and the label. Without it, any other program's data after 20 bytes (a signature, an id
+/// The mark between the token and the rest. Without it, any other program's data after 20 bytes (a signature, an id
 /// and a length) could be taken for a label, and shown.
 pub(crate) const MARK: &[u8] = b"\0redlock:";
 /// The maximum length of a lock's value.
-pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
+pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Since::LENGTH + Label::MAX;
 
-/// Returns the value of a lock.
-pub(crate) fn pack(token: &Token, label: &Label) -> Vec<u8> {
-    [token.as_bytes(), MARK, label.as_str().as_bytes()].concat()
+/// When a lock was acquired, by the wall clock of its holder, for people: no decision depends on it. In whole seconds
+/// since 1970; zeros if the time is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Since([u8; Since::LENGTH]);
+
+impl Since {
+    pub(crate) const LENGTH: usize = 5;
+    pub(crate) const UNKNOWN: Since = Since([0; Since::LENGTH]);
+    /// The year 2025. An earlier time is that of a clock that was never set.
+    const EARLIEST: u64 = 1_735_689_600;
+
+    pub(crate) fn of(wall: SystemTime) -> Since {
+        let seconds = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let [_, _, _, bytes @ ..] = seconds.as_secs().to_be_bytes();
+        Since(bytes)
+    }
+
+    pub(crate) fn time(self) -> Option<SystemTime> {
+        let [a, b, c, d, e] = self.0;
+        let seconds = u64::from_be_bytes([0, 0, 0, a, b, c, d, e]);
+        let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+        time.filter(|_| seconds >= Since::EARLIEST)
+    }
 }
 
-/// The token and the label of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, no
-/// part of which may be shown.
-pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>)> {
+/// The value of a lock, which most often is packed for each node: without an allocation.
+pub(crate) struct LockValue {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+impl LockValue {
+    fn push(&mut self, part: &[u8]) {
+        let free = self.bytes.iter_mut().skip(self.length);
+        free.zip(part).for_each(|(to, from)| *to = *from);
+        self.length += part.len();
+    }
+}
+
+impl Deref for LockValue {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&self.bytes)
+    }
+}
+
+/// Returns the value of a lock.
+pub(crate) fn pack(token: &Token, since: Since, label: Option<&Label>) -> LockValue {
+    let (bytes, length) = ([0; LONGEST], 0);
+    let mut value = LockValue { bytes, length };
+    value.push(token.as_bytes());
+    if since != Since::UNKNOWN || label.is_some() {
+        value.push(MARK);
+        value.push(&since.0);
+        value.push(label.map_or("", Label::as_str).as_bytes());
+    }
+    value
+}
+
+/// The parts of a lock's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) token: Token,
+    pub(crate) since: Since,
+    pub(crate) label: Option<Label>,
+}
+
+/// The parts of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, no part of which
+/// may be shown. Other libraries' locks are bare tokens.
+pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
     let (token, rest) = value.split_first_chunk::<TOKEN>()?;
     if length != value.len() || is_data(token) {
         return None;
     }
-    let label = match rest {
-        [] => None,
-        _ => Some(Label::parse(rest.strip_prefix(MARK)?)?),
+    let (since, label) = match rest {
+        [] => (Since::UNKNOWN, None),
+        _ => {
+            let (since, label) = rest.strip_prefix(MARK)?.split_first_chunk()?;
+            let label = match label {
+                [] => None,
+                _ => Some(Label::parse(label)?),
+            };
+            (Since(*since), label)
+        }
     };
-    Some((Token::from_bytes(*token), label))
+    Some(Parts {
+        token: Token::from_bytes(*token),
+        since,
+        label,
+    })
+}
+
+/// The bytes of the label in a value, which may be any string.
+pub(crate) fn label_of(value: &[u8]) -> Option<&[u8]> {
+    let (_, rest) = value.split_at_checked(TOKEN)?;
+    let label = rest.strip_prefix(MARK)?.get(Since::LENGTH..)?;
+    (!label.is_empty()).then_some(label)
 }
 
 /// The role of a holder, which its entry on the nodes names.
@@ -45,8 +129,8 @@ pub(crate) enum ValueRole {
 pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
 const HEAD: &[u8] = b"redlock:";
 
-/// The role, token and label of a permit's or a reader's member in its sorted set.
-pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Token, Option<Label>)> {
+/// The role of a permit's or a reader's member in its sorted set, and the parts of its value.
+pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Parts)> {
     let ([kind, digits @ ..], value) = member.strip_prefix(HEAD)?.split_first_chunk::<4>()?;
     let is_number = digits.iter().all(u8::is_ascii_digit);
     let number = str::from_utf8(digits).ok()?.parse().ok();
@@ -55,8 +139,7 @@ pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Token, Option<La
         b's' => ValueRole::Permit(number.filter(|_| is_number)?),
         _ => return None,
     };
-    let (token, label) = parse(value, value.len())?;
-    Some((role, token, label))
+    Some((role, parse(value, value.len())?))
 }
 
 #[cfg(test)]
@@ -67,56 +150,99 @@ mod tests {
         value.first_chunk().unwrap()
     }
 
+    const TODAY: u64 = 1_800_000_000;
+
+    fn at(seconds: u64) -> Since {
+        Since::of(UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
     #[test]
-    fn a_lock_is_its_token_and_perhaps_a_label_behind_the_mark() {
+    fn a_lock_is_its_token_and_behind_the_mark_its_time_and_its_label() {
         let token = Token::from_bytes([0xA7; TOKEN]);
         let label = Label::parse("web-3:4711 é".as_bytes()).unwrap();
-        let packed = pack(&token, &label);
-        assert!(packed.len() <= LONGEST);
-        assert_eq!(
-            parse(&packed, packed.len()),
-            Some((token, Some(label.clone())))
-        );
-        assert_eq!(parse(token.as_bytes(), TOKEN), Some((token, None)));
-        // The first bytes of a longer value.
-        assert_eq!(parse(&packed, packed.len() + 1), None);
+        for since in [at(TODAY), Since::UNKNOWN] {
+            for label in [Some(label.clone()), None] {
+                let packed = pack(&token, since, label.as_ref());
+                let parts = Parts {
+                    token,
+                    since,
+                    label,
+                };
+                assert_eq!(parse(&packed, packed.len()), Some(parts));
+                // The first bytes of a longer value.
+                assert_eq!(parse(&packed, packed.len() + 1), None);
+            }
+        }
+        // In a process that goes on with a lock, and in other libraries.
+        let bare = pack(&token, Since::UNKNOWN, None);
+        assert_eq!(bare[..], token.as_bytes()[..]);
+        let packed = pack(&token, at(TODAY), Some(&label));
+        let expected = b"\0redlock:\0\x6b\x49\xd2\0web-3:4711 \xC3\xA9";
+        assert_eq!(packed[TOKEN..], expected[..]);
+        assert_eq!(label_of(&packed), Some(label.as_str().as_bytes()));
+        for unlabelled in [bare, pack(&token, at(TODAY), None)] {
+            assert_eq!(label_of(&unlabelled), None);
+        }
         let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
-        assert_eq!(pack(&token, &longest).len(), LONGEST);
+        assert_eq!(pack(&token, at(TODAY), Some(&longest)).len(), LONGEST);
+    }
+
+    #[test]
+    fn what_is_not_the_mark_a_time_and_a_label_is_other_data() {
+        let token = [0xA7; TOKEN];
         for rest in [
             &b"web-3"[..],
-            b"redlock:web-3",
+            b"redlock:12345web-3",
             b"\0redlock:",
-            b"\0redlock:a\nb",
-            b"\0redlock:\xff",
-            "\0redlock:\u{202e}3-bew".as_bytes(),
+            b"\0redlock:1234",
+            b"\0redlock:12345a\nb",
+            b"\0redlock:12345\xff",
+            "\0redlock:12345\u{202e}3-bew".as_bytes(),
             b"\0redlock",
+            &[&b"\0redlock:12345"[..], &[b'x'; 65]].concat(),
         ] {
-            let value = [&token.as_bytes()[..], rest].concat();
+            let value = [&token[..], rest].concat();
             assert_eq!(parse(&value, value.len()), None, "{rest:?}");
         }
-        let long = [packed.as_slice(), &[b'x'; 64]].concat();
-        assert_eq!(parse(&long, long.len()), None);
+    }
+
+    #[test]
+    fn the_time_of_a_clock_that_was_never_set_is_not_shown() {
+        let time = |seconds| at(seconds).time();
+        let shown = UNIX_EPOCH + Duration::from_secs(TODAY);
+        assert_eq!(time(TODAY), Some(shown));
+        // A part of a second counts for nothing.
+        let part = Since::of(shown + Duration::from_millis(999));
+        assert_eq!(part.time(), Some(shown));
+        for never_set in [0, 1_000_000_000] {
+            assert_eq!(time(never_set), None);
+        }
+        assert_eq!(Since::of(UNIX_EPOCH - Duration::from_secs(1)), at(0));
+        assert_eq!(Since::UNKNOWN, at(0));
     }
 
     #[test]
     fn a_member_is_its_role_and_a_value() {
         let token = Token::from_bytes([0xA7; TOKEN]);
         let label = Label::parse(b"web-3:4711").unwrap();
-        let member = |head: &str| [head.as_bytes(), &pack(&token, &label)].concat();
+        let packed = pack(&token, at(TODAY), Some(&label));
+        let parts = parse(&packed, packed.len()).unwrap();
+        let member = |head: &str| [head.as_bytes(), &packed].concat();
         for (head, role) in [
             ("redlock:r000", ValueRole::Reader),
             ("redlock:s000", ValueRole::Permit(0)),
             ("redlock:s999", ValueRole::Permit(999)),
         ] {
             let parsed = parse_member(&member(head));
-            assert_eq!(parsed, Some((role, token, Some(label.clone()))));
+            assert_eq!(parsed, Some((role, parts.clone())));
         }
         for head in ["redlock:s+12", "redlock:t000", "redlock:s12", "s000", ""] {
             assert_eq!(parse_member(&member(head)), None, "{head}");
         }
         assert_eq!(parse_member(b"redlock:s000"), None);
         let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
-        let longest = [&b"redlock:s000"[..], &pack(&token, &longest)].concat();
+        let longest = pack(&token, at(TODAY), Some(&longest));
+        let longest = [&b"redlock:s000"[..], &longest].concat();
         assert_eq!(longest.len(), LONGEST_MEMBER);
     }
 

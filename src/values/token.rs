@@ -1,21 +1,14 @@
 use std::error::Error as StdError;
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use crate::values::clock;
 use crate::values::random::Rng;
 
 /// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not
 /// used as a token.)
 const BINARY: usize = 6;
 
-/// The times that a token can have, in seconds since 1970: from 2025 to 2100. Other times are those of a clock that was
-/// never set, or the random bytes of another library's token.
-const TIMES: core::ops::Range<u64> = 1_735_689_600..4_102_444_800;
-
-/// The value that identifies one acquisition on the nodes: 20 bytes, of which 14 are from the operating system's
-/// generator. The others are the time of the acquisition by the clock of its process, which
-/// [`inspect`](crate::Redlock::inspect) shows to people. No decision depends on that time.
+/// The value that identifies one acquisition on the nodes: 20 bytes from the operating system's generator.
 ///
 /// With the token of a held lock, any process can extend or release it, so hand it only to a process
 /// that takes over the lock (see [`Redlock::resume`](crate::Redlock::resume)). `Debug` shows
@@ -33,7 +26,6 @@ impl Token {
         // Seldom more than once.
         loop {
             getrandom::fill(&mut bytes).map_err(RandomError)?;
-            stamp(&mut bytes, clock::wall());
             if !is_data(&bytes) {
                 return Ok(Token(bytes));
             }
@@ -58,31 +50,6 @@ impl Token {
         let [a, b, c, d, ..] = self.0;
         Fingerprint([a, b, c, d])
     }
-
-    /// When the lock was acquired, by the clock of its holder. `None`: the token has no such time.
-    pub(crate) fn since(&self) -> Option<SystemTime> {
-        let [.., a, b, c, d, e, check] = self.0;
-        let seconds = u64::from_be_bytes([0, 0, 0, a, b, c, d, e]);
-        let has_time = TIMES.contains(&seconds) && check == check_byte(&self.0);
-        has_time.then(|| UNIX_EPOCH + Duration::from_secs(seconds))
-    }
-}
-
-/// Writes the time into the last bytes of a token. They are a part of it, and so stay as they are for as long as it is
-/// held, whichever process extends, repairs or releases it.
-fn stamp(token: &mut [u8; Token::LENGTH], now: SystemTime) {
-    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let [.., a, b, c, d, e, _] = token;
-    [_, _, _, *a, *b, *c, *d, *e] = seconds.to_be_bytes();
-    let check = check_byte(token);
-    let [.., last] = token;
-    *last = check;
-}
-
-/// The last byte of a token with a time. So one random token of 256 seems to have one, if its time fits.
-fn check_byte(token: &[u8; Token::LENGTH]) -> u8 {
-    let [before @ .., _] = token;
-    before.iter().fold(0x5A, |sum, byte| sum ^ byte)
 }
 
 /// The part of a [`Token`] that may be shown. `Display` writes 8 hexadecimal digits.
@@ -170,36 +137,22 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_time_of_its_acquisition_and_other_random_bytes_have_none() {
-        let before = clock::wall() - Duration::from_secs(1);
-        let since = Token::random().unwrap().since().unwrap();
-        assert!(since > before && since <= clock::wall(), "{since:?}");
-        let at = |seconds| {
-            let mut bytes = *Token::random().unwrap().as_bytes();
-            stamp(&mut bytes, UNIX_EPOCH + Duration::from_secs(seconds));
-            (Token(bytes).since(), bytes)
-        };
-        let (since, bytes) = at(1_800_000_000);
-        let expected = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        assert_eq!(since, Some(expected));
-        // A clock that was never set, and one that is far ahead.
-        for seconds in [0, 1_000_000_000, 5_000_000_000, u64::MAX >> 1] {
-            assert_eq!(at(seconds).0, None);
-        }
-        for byte in 0..Token::LENGTH {
-            let mut other = bytes;
-            other[byte] ^= 1;
-            assert_eq!(Token(other).since(), None);
-        }
-        assert_eq!(Token([7; Token::LENGTH]).since(), None);
-    }
-
-    #[test]
     fn tokens_differ_and_debug_shows_nothing() {
         let tokens: Vec<Token> = (0..1000).map(|_| Token::random().unwrap()).collect();
         for (i, token) in tokens.iter().enumerate() {
             assert!(!tokens.iter().skip(i + 1).any(|other| other == token));
         }
         assert_eq!(format!("{:?}", tokens.first().unwrap()), "Token(..)");
+        // No byte is the same in all of them, so each is random.
+        for byte in 0..Token::LENGTH {
+            let mut values: Vec<u8> = tokens.iter().map(|token| token.0[byte]).collect();
+            values.sort_unstable();
+            values.dedup();
+            assert!(
+                values.len() > 200,
+                "byte {byte} has {} values",
+                values.len()
+            );
+        }
     }
 }

@@ -190,7 +190,7 @@ fn inspect_reports_what_blocks_a_lock_and_what_it_cannot_see() {
     };
     everywhere(&servers, &[b"HSET", b"hash", b"a", b"b"]);
     everywhere(&servers, &[b"SET", b"endless", &[7; 20]]);
-    let named = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
+    let named = [&[7; 20][..], b"\0redlock:12345web-3:4711"].concat();
     everywhere(
         &servers,
         &[b"SET", b"named", &named, b"PX", LONG.as_bytes()],
@@ -890,7 +890,7 @@ fn a_list_is_aligned_and_shows_holders_and_labels() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let lock = held_on_all(&redlock, &servers, "a");
-    let labelled = [&TOKEN[..], b"\0redlock:web-3:4711"].concat();
+    let labelled = [&TOKEN[..], b"\0redlock:\0\0\0\0\0web-3:4711"].concat();
     everywhere(&servers, &[b"SET", b"new\nline", &labelled]);
     let (code, out, err) = says(&servers, &["list"]);
     let counts = "redlock: 2 listed, 1 with a problem; 6 keys looked at on 3 of 3 nodes\n";

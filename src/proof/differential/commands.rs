@@ -1,7 +1,7 @@
 //! The commands that are sent: the crate's, and foreign ones.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::faults::Fault;
 use super::keys::NAMES;
@@ -73,6 +73,10 @@ impl Pair {
         let resource = self.one_of(&[&b"a"[..], b"a", b"a", b"b}"]);
         let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
         let key = Key::new(Arc::from(resource), self.token_of(resource), label);
+        let key = match self.random.chance(70) {
+            true => key.since(SystemTime::UNIX_EPOCH + Duration::from_micros(self.time)),
+            false => key,
+        };
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
         if self.random.chance(if self.shared { 70 } else { 5 }) {
@@ -96,7 +100,7 @@ impl Pair {
             }
             95 => Action::Ping,
             96 => return packed(&[b"PTTL", resource]),
-            97 => return packed(&[b"GETRANGE", resource, b"0", b"92"]),
+            97 => return packed(&[b"GETRANGE", resource, b"0", b"97"]),
             _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
         };
         let mut bytes = Vec::new();

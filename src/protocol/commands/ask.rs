@@ -39,7 +39,7 @@ pub(crate) struct Named<'a> {
     pub(crate) resource: &'a [u8],
     pub(crate) prefix: &'a Prefix,
     pub(crate) token: &'a Token,
-    /// The token, and perhaps a label.
+    /// The token, and what is behind it.
     pub(crate) value: &'a [u8],
     /// Whether keys beside the lock may be named.
     pub(crate) companions: bool,

@@ -1,9 +1,8 @@
 //! The commands of a lock, and the meaning of the replies to them.
 
-use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
@@ -22,7 +21,7 @@ use crate::protocol::commands::scripts::{
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::label::Label;
-use crate::values::lock_value;
+use crate::values::lock_value::{self, LockValue, Since};
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Question, Ttl};
 use crate::values::token::Token;
@@ -80,7 +79,8 @@ pub(crate) struct Key {
 pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
-    /// The label, stored after the token on nodes that grant the lock.
+    /// When the lock was acquired, and the label: stored after the token on nodes that grant the lock.
+    pub(crate) since: Since,
     pub(crate) label: Option<Label>,
     pub(crate) kind: Kind,
 }
@@ -99,6 +99,7 @@ impl Key {
         let shared = Arc::new(SharedKey {
             resource,
             token,
+            since: Since::UNKNOWN,
             label,
             kind: Kind::Plain,
         });
@@ -107,6 +108,12 @@ impl Key {
             sent_to: NodeSet::EMPTY,
             longest: 0,
         }
+    }
+
+    /// Sets when the lock is acquired, by the wall clock. Where it is resumed, nothing is known of that.
+    pub(crate) fn since(mut self, wall: SystemTime) -> Key {
+        Arc::make_mut(&mut self.shared).since = Since::of(wall);
+        self
     }
 
     /// The key with this kind. If the kind is new, the key shares nothing with its copies.
@@ -157,13 +164,14 @@ impl Key {
         }
     }
 
-    /// The value of the key on the nodes.
-    fn value(&self) -> Cow<'_, [u8]> {
-        let token = self.token.as_bytes();
-        match &self.label {
-            None => token.into(),
-            Some(label) => lock_value::pack(&self.token, label).into(),
-        }
+    /// The value of the key on a node. Where no scripts run, the whole of it is compared: so it has no time there, which
+    /// a process that resumes the lock could not repeat.
+    fn value(&self, scripts: Scripts) -> LockValue {
+        let since = match scripts {
+            Scripts::None(_) => Since::UNKNOWN,
+            Scripts::ByHash | Scripts::ByText => self.since,
+        };
+        lock_value::pack(&self.token, since, self.label.as_ref())
     }
 }
 
@@ -281,7 +289,7 @@ impl Action {
                 resource: &key.resource,
                 prefix,
                 token: &key.token,
-                value: &key.value(),
+                value: &key.value(means.scripts),
                 companions: named,
             };
             let by_hash = means.scripts == Scripts::ByHash;
@@ -300,7 +308,9 @@ impl Action {
             out,
         };
         match self {
-            Action::Acquire(ttl) | Action::Repair(ttl) => call.set(&key.value(), *ttl),
+            Action::Acquire(ttl) | Action::Repair(ttl) => {
+                call.set(&key.value(means.scripts), *ttl);
+            }
             Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
             Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
             Action::Shorten(ttl) => {
@@ -325,7 +335,7 @@ impl Action {
             Action::Done(rest, value) => call.mark_done(token, value, *rest),
             Action::AcquireOrEnqueue(ttl, entry) => {
                 let keys = companions(&[Queue, Reservation]);
-                call.acquire_or_enqueue(entry, &key.value(), *ttl, keys, prefix);
+                call.acquire_or_enqueue(entry, &key.value(means.scripts), *ttl, keys, prefix);
             }
             Action::Dequeue(channel, turn, fair) => {
                 let (keys, channel) = (companions(&[Queue, Reservation]), channel.bytes());
@@ -337,7 +347,8 @@ impl Action {
 
     /// Appends the command without a script, as far as possible: there is no queue.
     fn pack_natively(&self, key: &Key, prefix: &Prefix, delete: Delete, out: &mut Vec<u8>) {
-        let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value());
+        let scripts = Scripts::None(delete);
+        let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value(scripts));
         match (self, delete) {
             (Action::Release(_), Delete::IfEq) => {
                 resp::pack(out, &[&[b"DELIFEQ", resource, &value]], None);
@@ -357,7 +368,11 @@ impl Action {
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
             (Action::AcquireOrEnqueue(ttl, _), _) => {
-                Action::Acquire(*ttl).pack(key, prefix, Means::ALL, out);
+                let means = Means {
+                    scripts,
+                    ..Means::ALL
+                };
+                Action::Acquire(*ttl).pack(key, prefix, means, out);
             }
             // There is no queue to leave.
             _ => resp::pack(out, &[&[b"PING"]], None),

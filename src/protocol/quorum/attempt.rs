@@ -178,7 +178,7 @@ impl Attempt {
             None => Action::Acquire(self.ttl),
         };
         let key = Key::new(self.resource.clone(), token, self.label.clone());
-        let key = key.of_kind(self.kind.clone());
+        let key = key.since(now.wall).of_kind(self.kind.clone());
         self.key = Some(key.clone());
         Op::new(action, key)
             .since(since)

@@ -7,6 +7,7 @@ use crate::protocol::commands::scripts::{
 };
 use crate::protocol::commands::sha1::sha1;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::lock_value;
 
 /// A writer that waits.
 pub(super) struct StoredMark {
@@ -104,7 +105,7 @@ impl Run<'_> {
         for (score, member) in members.iter().rev().take(1000) {
             let left = score.saturating_sub(self.now());
             if left >= 0 && size < 60_000 {
-                let start = member.get(..106).unwrap_or(member);
+                let start = member.get(..=lock_value::LONGEST_MEMBER).unwrap_or(member);
                 let one = [format!("{left} ").as_bytes(), start].concat();
                 size += 8 + one.len();
                 holders.push(Answer::Bulk(one));

@@ -318,8 +318,7 @@ impl Run<'_> {
                 let hash = sha1(start(&value, lock_value::TOKEN));
                 let hash = String::from_utf8_lossy(start(&hash, 6)).into_owned();
                 let words = format!("{} {hash} {word}", lua_number(self.pttl(lock)));
-                let (_, rest) = value.split_at(lock_value::TOKEN.min(value.len()));
-                let label = rest.strip_prefix(lock_value::MARK);
+                let label = lock_value::label_of(&value);
                 let label = label.map(|label| [b" ", start(label, Label::MAX + 1)].concat());
                 [words.into_bytes(), label.unwrap_or_default()].concat()
             }

@@ -314,6 +314,7 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
     assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
     lock.release().unwrap();
     assert!(!server.exists("a"));
+    go_on(server, [holder, next]);
     take(holder, "left").leak_for(TTL / 2).unwrap();
     let left = server.command(&["PTTL", "left"]);
     let left: i64 = redis::from_redis_value(left).unwrap();
@@ -344,6 +345,19 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
         }
     });
     eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// A process that resumes a lock does not know when it was acquired.
+fn go_on(server: &Server, [giver, taker]: [&Redlock; 2]) {
+    let lock = take(giver, "a");
+    let (token, left) = (*lock.token(), lock.remaining());
+    lock.leak();
+    let mut lock = taker.resume("a", token, left).unwrap();
+    lock.extend(2 * TTL).unwrap();
+    let left = redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
+    assert!(left > ms_of(TTL), "{left}");
+    lock.release().unwrap();
+    assert!(!server.exists("a"));
 }
 
 /// People see who has a lock, and can release it.

@@ -72,8 +72,8 @@ fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let token = [7; 20];
-    let marked = |label: &[u8]| [&token[..], b"\0redlock:", label].concat();
-    let other = |label: &[u8]| [&[8; 20][..], b"\0redlock:", label].concat();
+    let marked = |label: &[u8]| [&token[..], b"\0redlock:12345", label].concat();
+    let other = |label: &[u8]| [&[8; 20][..], b"\0redlock:12345", label].concat();
     let long = [b'x'; 65];
     let set = |server: &Server, value: &[u8]| {
         server.command_bytes(&[b"SET", b"a", value, b"PX", b"60000"]);

@@ -1,8 +1,10 @@
-//! Labels: what stands behind a token in a lock's key. They decide nothing.
+//! Labels, which stand behind a token in a lock's key, as the time of the acquisition does. They decide nothing.
 
 use crate::support;
 
-use redlock_sync::{Error, LockState, Options, Redlock, Token};
+use std::time::SystemTime;
+
+use redlock_sync::{Error, Holder, LockState, Options, Redlock, Token};
 use support::*;
 
 fn labelled(servers: &[Server], label: &str) -> Redlock {
@@ -14,12 +16,16 @@ fn value(server: &Server, key: &str) -> Vec<u8> {
     redis::from_redis_value(server.command(&["GET", key])).unwrap()
 }
 
-/// What `inspect` says of the holder.
-fn label(redlock: &Redlock) -> Option<String> {
+/// The holder, as `inspect` finds it.
+fn holder(redlock: &Redlock) -> Holder {
     match redlock.inspect("a").unwrap().state() {
-        LockState::Held { holder, .. } => holder.label().map(str::to_owned),
+        LockState::Held { holder, .. } => holder,
         other => panic!("{other:?}"),
     }
+}
+
+fn label(redlock: &Redlock) -> Option<String> {
+    holder(redlock).label().map(str::to_owned)
 }
 
 fn nothing_is_left(servers: &[Server]) {
@@ -37,7 +43,10 @@ fn a_lock_with_a_label_is_used_like_any_other() {
         let redlock = labelled(&servers, name);
         let mut lock = take(&redlock, "a");
         let token = lock.token().as_bytes();
-        let expected = [&token[..], b"\0redlock:", name.as_bytes()].concat();
+        let acquired = holder(&redlock).since().unwrap();
+        let acquired = acquired.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let time = &acquired.as_secs().to_be_bytes()[3..];
+        let expected = [&token[..], b"\0redlock:", time, name.as_bytes()].concat();
         let on_all = |servers: &[Server]| servers.iter().all(|server| server.exists("a"));
         eventually("it is on all nodes", || on_all(&servers));
         assert!(servers.iter().all(|server| value(server, "a") == expected));
@@ -138,7 +147,7 @@ fn what_could_not_be_a_label_is_not_shown_as_one() {
         ("web\u{200b}3", false),
         ("\u{feff}web", false),
     ] {
-        let value = "\u{1}".repeat(20) + "\0redlock:" + label;
+        let value = "\u{1}".repeat(20) + "\0redlock:12345" + label;
         servers[0].command(&["SET", "a", &value, "PX", "60000"]);
         let inspection = redlock.inspect("a").unwrap();
         match inspection.state() {
@@ -160,7 +169,7 @@ fn a_holder_with_several_labels_is_one_holder() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     for (server, label) in servers.iter().zip(["a", "b", ""]) {
-        let value = [&[7; 20][..], b"\0redlock:", label.as_bytes()].concat();
+        let value = [&[7; 20][..], b"\0redlock:12345", label.as_bytes()].concat();
         server.command_bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
     }
     let evaluated = || servers[0].calls("evalsha") + servers[0].calls("eval");

@@ -184,7 +184,7 @@ fn many_of_a_thousand_readers_are_shown() {
         'redlock:r000' .. string.char(i % 256, i / 256) .. string.rep('\\200', 18) .. ARGV[2]) end";
     let time: Vec<i64> = redis::from_redis_value(servers[0].command(&["TIME"])).unwrap();
     let end = ((time[0] + 600) * 1000).to_string();
-    let label = [&b"\0redlock:"[..], &[b'x'; 64]].concat();
+    let label = [&b"\0redlock:12345"[..], &[b'x'; 64]].concat();
     servers[0].command_bytes(&[
         b"EVAL",
         script.as_bytes(),

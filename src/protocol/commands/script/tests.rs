@@ -133,9 +133,10 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
             assert_eq!(packed, expected.get_packed_command());
         }
     }
-    // Only the value that a node stores has the label.
+    // Only the value that a node stores has the time and the label.
     let label = Label::parse(b"web-3:4711");
-    let labelled = Key::new(key.resource.clone(), key.token, label);
+    let acquired = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let labelled = Key::new(key.resource.clone(), key.token, label).since(acquired);
     let packed = |action: &Action, key: &Key| {
         let mut packed = Vec::new();
         action.pack(key, &Prefix::default(), Means::ALL, &mut packed);
@@ -148,7 +149,7 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
         Action::AcquireOrEnqueue(ttl, in_turn),
     ] {
         let bytes = packed(&action, &labelled);
-        let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
+        let value = [&[7; 20][..], b"\0redlock:\0\x6b\x49\xd2\0web-3:4711"].concat();
         assert!(bytes.windows(value.len()).any(|part| part == value));
     }
     for action in [
@@ -158,5 +159,52 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
         Action::Fence(1),
     ] {
         assert_eq!(packed(&action, &labelled), packed(&action, &key));
+    }
+}
+
+/// The whole value is compared there, and a process that resumes the lock does not know when it was acquired.
+#[test]
+fn without_scripts_a_value_has_no_time() {
+    let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+    let entry = Arc::new(QueueEntry {
+        channel: Channel::new([0x5A; 16]),
+        arrived: 1_700_000_000_123,
+        waited: 17,
+        lease: 8000,
+        turn: None,
+    });
+    for (label, expected) in [
+        (None, vec![7; 20]),
+        (
+            Label::parse(b"web-3"),
+            [&[7; 20][..], b"\0redlock:\0\0\0\0\0web-3"].concat(),
+        ),
+    ] {
+        let token = Token::from_bytes([7; 20]);
+        let resumed = Key::new(Arc::from(&b"a"[..]), token, label);
+        let acquired = resumed.clone().since(SystemTime::now());
+        for delete in [Delete::IfEq, Delete::Ex] {
+            for action in [
+                Action::Acquire(ttl),
+                Action::AcquireOrEnqueue(ttl, entry.clone()),
+                Action::Repair(ttl),
+                Action::Extend(ttl, ttl),
+                Action::Shorten(ttl),
+                Action::Release(Notify::First),
+            ] {
+                let packed = [&resumed, &acquired].map(|key| {
+                    let means = Means {
+                        scripts: Scripts::None(delete),
+                        ..Means::ALL
+                    };
+                    let mut packed = Vec::new();
+                    action.pack(key, &Prefix::default(), means, &mut packed);
+                    packed
+                });
+                assert_eq!(packed[0], packed[1], "{action:?}");
+                let value = [format!("${}\r\n", expected.len()).as_bytes(), &expected].concat();
+                assert!(packed[0].windows(value.len()).any(|part| part == value));
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 -- Acquire a lock on all of these names, or on none.
 --
 -- KEYS     the names; if the waiter waits, then the queue of each
--- ARGV[1]  token, and perhaps a label
+-- ARGV[1]  its value
 -- ARGV[2]  the ttl in ms
 -- ARGV[7]  optional, for each name: the token of a claim, a lock of the caller's own, which the new lock takes over
 --

@@ -1,7 +1,7 @@
 -- Acquire a permit (rule R47): the first slot that is free, from the preferred one upwards.
 --
 -- KEYS[2]  optional: the queue
--- ARGV[1]  token, and perhaps a label
+-- ARGV[1]  its value
 -- ARGV[2]  the ttl in ms
 -- ARGV[7]  the number of permits
 -- ARGV[8]  the slot that is preferred

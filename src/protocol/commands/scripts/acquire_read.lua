@@ -3,7 +3,7 @@
 -- KEYS[2]  optional: the queue
 -- KEYS[3]  optional: the mark: since when the writer that has waited longest waits, by this server's clock, which it is,
 --          and its channel
--- ARGV[1]  token, and perhaps a label
+-- ARGV[1]  its value
 -- ARGV[2]  the ttl in ms
 --
 -- Returns 1; or three words as lock_info, with the time left of the writer, or of the mark ("-" in the place of a holder).

@@ -2,7 +2,7 @@
 --
 -- KEYS[2]  optional: the queue
 -- KEYS[3]  optional: the mark
--- ARGV[1]  token, and perhaps a label
+-- ARGV[1]  its value
 -- ARGV[2]  the ttl in ms
 -- ARGV[7]  the writer, in the mark
 -- ARGV[8]  for how many ms the mark is kept, if the writer is in the queue; 0: it does not wait

@@ -9,8 +9,9 @@ if type(value) ~= 'string' or type(left) ~= 'number' then
   return '-1 -' .. queued
 end
 local label = ''
-if string.sub(value, 21, 29) == '\0redlock:' then
+-- Behind the token are a mark of 9 bytes and a time of 5.
+if string.sub(value, 21, 29) == '\0redlock:' and #value > 34 then
   -- One byte more than the longest, so that what is longer is not taken for a label.
-  label = ' ' .. string.sub(value, 30, 94)
+  label = ' ' .. string.sub(value, 35, 99)
 end
 return left .. ' ' .. string.sub(redis.sha1hex(string.sub(value, 1, 20)), 1, 6) .. queued .. label

@@ -1,7 +1,7 @@
 -- Permits and read locks: how each of their scripts begins.
 --
 -- KEYS[1]  the lock: a sorted set with a member for each holder: "redlock:", then "s" and the three digits of a permit's
---          slot, or "r000" for a reader; then the token (20 bytes), and perhaps a label. The score is the last millisecond
+--          slot, or "r000" for a reader; then the token (20 bytes), and what is behind it. The score is the last millisecond
 --          in which the holder has it, by this server's clock. The key ends with the largest score, so a set without a
 --          living member is gone by itself.
 --
@@ -25,7 +25,7 @@ end
 local function members()
   return (found == 's' or found == 'r') and redis.call('ZRANGE', name, 0, -1) or {}
 end
--- The member of a token. It is `guess`, unless it was acquired with another label.
+-- The member of a token. It is `guess`, unless another process acquired it.
 local function find(token, guess)
   if (found == 's' or found == 'r') and redis.call('ZSCORE', name, guess) then
     return guess

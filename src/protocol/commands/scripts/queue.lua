@@ -6,7 +6,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  the queue, a sorted set of channels
 -- KEYS[3]  the reservation, which holds the channel that was notified last
--- ARGV[1]  its value: the token (20 bytes), and perhaps a label
+-- ARGV[1]  its value: the token (20 bytes), and what is behind it
 -- ARGV[2]  its ttl in ms
 -- ARGV[3]  the waiter's channel
 -- ARGV[4]  when the waiter arrived, by its wall clock, in ms since 1970

@@ -2,7 +2,7 @@
 --
 -- KEYS     the names
 -- ARGV[1]  the token
--- ARGV[2]  its value: the token, and perhaps a label
+-- ARGV[2]  its value
 -- ARGV[3]  the ttl in ms
 --
 -- Returns 1 if the token holds all of them now, else 0.

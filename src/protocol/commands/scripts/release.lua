@@ -1,6 +1,6 @@
 -- Compare and delete.
 --
--- KEYS[1]  the lock: the holder's token (20 bytes), and perhaps a label
+-- KEYS[1]  the lock: the holder's token (20 bytes), and what is behind it
 -- ARGV[1]  the token
 --
 -- Returns 1 if the lock has been deleted. If the token does not hold it: -1 another has it, -2 the key is gone.
