@@ -46,7 +46,7 @@ impl Holder {
     /// Takes over the time that another node has for the same holder. A process that goes on with another's lock does
     /// not know it, and sets the lock without it on a node that has lost it.
     pub(crate) fn complete(&mut self, other: &Holder) {
-        if self.since() == None {
+        if self.since().is_none() {
             self.since = other.since;
         }
     }

@@ -284,12 +284,13 @@ impl Action {
     /// Appends the command to `out`. Here names become keys.
     pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
         let named = means.names_companions(self, key, prefix);
+        let value = &key.value(means.scripts);
         if let Some(ask) = self.ask(key) {
             let lock = Named {
                 resource: &key.resource,
                 prefix,
                 token: &key.token,
-                value: &key.value(means.scripts),
+                value,
                 companions: named,
             };
             let by_hash = means.scripts == Scripts::ByHash;
@@ -308,9 +309,7 @@ impl Action {
             out,
         };
         match self {
-            Action::Acquire(ttl) | Action::Repair(ttl) => {
-                call.set(&key.value(means.scripts), *ttl);
-            }
+            Action::Acquire(ttl) | Action::Repair(ttl) => call.set(value, *ttl),
             Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
             Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
             Action::Shorten(ttl) => {
@@ -327,18 +326,17 @@ impl Action {
                 call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), args, None);
             }
             Action::Release(Notify::FirstAndReserve(turn)) => {
-                let (keys, turn) = (companions(&[Queue, Reservation]), Some(turn.millis()));
+                let (keys, turn) = (companions(WAITING), Some(turn.millis()));
                 call.script(RELEASE_AND_NOTIFY, keys, &[token], turn);
             }
             // Without the counter there is no number.
             Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
             Action::Done(rest, value) => call.mark_done(token, value, *rest),
             Action::AcquireOrEnqueue(ttl, entry) => {
-                let keys = companions(&[Queue, Reservation]);
-                call.acquire_or_enqueue(entry, &key.value(means.scripts), *ttl, keys, prefix);
+                call.acquire_or_enqueue(entry, value, *ttl, companions(WAITING), prefix);
             }
             Action::Dequeue(channel, turn, fair) => {
-                let (keys, channel) = (companions(&[Queue, Reservation]), channel.bytes());
+                let (keys, channel) = (companions(WAITING), channel.bytes());
                 let args: &[&[u8]] = &[&prefix.key(&channel), if *fair { b"1" } else { b"0" }];
                 call.script(DEQUEUE, keys, args, Some(turn.millis()));
             }
@@ -432,6 +430,9 @@ impl Action {
         }
     }
 }
+
+/// The keys that commands of waiters name beside the lock.
+const WAITING: &[Companion] = &[Queue, Reservation];
 
 /// The call of a script that is being written.
 struct Call<'a> {
