@@ -170,6 +170,10 @@
 //! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot notify this process of the releases of others |
 //! | trace | the answers of the nodes, one by one |
 //!
+//! Lines have key-values (the `kv` of `log`), besides the same in their texts: `lock`, `node`, `reason`; for an attempt `verdict`, `yes`, `no`,
+//! `failed` and `ms`; for an answer `vote`. `env_logger` with its feature `kv` shows them. `tracing-subscriber` takes the lines as they are, by its
+//! feature `tracing-log`, which is on by default, and leaves the key-values out. A line that no logger wants is not made.
+//!
 //! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that another holder
 //! has is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
 //! ignored.

@@ -8,9 +8,18 @@ pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", Unquoted(self.0))
+    }
+}
+
+/// A resource as the value of a log line's key.
+pub(crate) struct Unquoted<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Unquoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let start = self.0.get(..MOST).unwrap_or(self.0);
         let more = if self.0.len() > MOST { "…" } else { "" };
-        write!(f, "\"{}{more}\"", start.escape_ascii())
+        write!(f, "{}{more}", start.escape_ascii())
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::lock::lock::Lock;
 use crate::net::driver::leader::Caller;
@@ -135,6 +135,12 @@ impl<'a> Acquirer<'a> {
         let tally = answer.tally;
         say!(
             debug,
+            lock:% = Unquoted(self.acquire.resource()),
+            verdict = verdict,
+            yes = tally.granted.len(),
+            no = tally.refused.len(),
+            failed = tally.failed.len(),
+            ms = u64::try_from(self.acquire.took(now).as_millis()).unwrap_or(u64::MAX);
             "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
             Shown(self.acquire.resource()),
             tally.granted.len(),

@@ -1,5 +1,5 @@
 use crate::errors::error::Error;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
 use crate::protocol::calls::fence::{Fenced, Fencing};
@@ -57,6 +57,7 @@ impl Lock {
             let (name, why) = (self.shown(), lost.reason().text());
             say!(
                 warn,
+                lock:% = Unquoted(self.resource()), reason = why;
                 "lock {name} was found lost when its fencing token was asked for: {why}"
             );
         }

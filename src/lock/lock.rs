@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::observe::{Ending, Event};
 use crate::net::driver::renewals::{DetectedBy, Renewal};
 use crate::net::driver::route::Route;
@@ -230,7 +230,11 @@ impl Lock {
             Extended::Lost(loss) => {
                 self.report(loss);
                 let name = self.shown();
-                say!(warn, "lock {name} was found lost when it was extended");
+                say!(
+                    warn,
+                    lock:% = Unquoted(&self.key.resource);
+                    "lock {name} was found lost when it was extended"
+                );
                 Err(self.lost())
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
@@ -379,6 +383,7 @@ impl Lock {
         let (name, why) = (self.shown(), reason.text());
         say!(
             warn,
+            lock:% = Unquoted(&self.key.resource), reason = why;
             "lock {name} was found lost when it was released: {why}"
         );
         let loss = self.lease().lose(reason);
@@ -396,6 +401,7 @@ impl Lock {
             let name = Shown(&resource);
             say!(
                 warn,
+                lock:% = Unquoted(&resource);
                 "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
             );
         }
@@ -436,6 +442,7 @@ impl Lock {
         if !matches!(self.run_release(true).outcome, Outcome::Yes(_)) {
             say!(
                 warn,
+                lock:% = Unquoted(&self.key.resource);
                 "lock {} could not be released on a majority of the nodes now; it ends with its ttl at the \
                  latest",
                 self.shown()

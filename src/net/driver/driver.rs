@@ -24,7 +24,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
 use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
@@ -298,14 +298,15 @@ impl Driver {
         // Not every operation is about a lock.
         let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
         let name = |node| format!("{of}{}", self.nodes.name(node));
+        let lock = Unquoted(resource.unwrap_or_default());
         for node in answer.tally.granted.iter() {
-            say!(trace, "{}: yes", name(node));
+            say!(trace, node:% = self.nodes.name(node), lock:% = lock, vote = "yes"; "{}: yes", name(node));
         }
         for node in answer.tally.refused.iter() {
-            say!(trace, "{}: no", name(node));
+            say!(trace, node:% = self.nodes.name(node), lock:% = lock, vote = "no"; "{}: no", name(node));
         }
         for (node, cause) in &answer.remarks.causes {
-            say!(trace, "{}: {cause}", name(*node));
+            say!(trace, node:% = self.nodes.name(*node), lock:% = lock, vote = "failed"; "{}: {cause}", name(*node));
         }
     }
 

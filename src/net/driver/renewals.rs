@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::observe::{Event, Observer};
 use crate::protocol::calls::lease::renewals::Renewed;
@@ -114,7 +114,11 @@ impl Renewal {
         let notify = move || {
             renewal.observer.lost(&renewal.lease, reason);
             let (resource, text) = (renewal.resource(), reason.text());
-            say!(warn, "kept lock {} is lost: {text}", Shown(&resource));
+            say!(
+                warn,
+                lock:% = Unquoted(&resource), reason = text;
+                "kept lock {} is lost: {text}", Shown(&resource)
+            );
         };
         match detected_by {
             DetectedBy::Holder => notify(),
@@ -254,6 +258,7 @@ impl Renewals {
         if let Err(error) = added {
             say!(
                 warn,
+                lock:% = Unquoted(&renewal.resource());
                 "kept lock {}: cannot start the thread that reports its loss: {error}",
                 Shown(&renewal.resource())
             );

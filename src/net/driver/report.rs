@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
-use crate::errors::shown::Shown;
+use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};
 use crate::protocol::commands::means::Lack;
@@ -14,52 +14,63 @@ use crate::protocol::node::notice::Notice;
 /// Logs an event. `guarded`: whether a server that may have forgotten locks gives no votes.
 pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
     match event {
-        NodeEvent::Away(cause) => say!(warn, "{node} is away: {cause}"),
+        NodeEvent::Away(cause) => say!(warn, node = node; "{node} is away: {cause}"),
         NodeEvent::Back(dropped, true) if !guarded => say!(
             warn,
+            node = node;
             "{node} is back: restarted or replaced, it may have forgotten locks (see \
              Options::restart_guard){}",
             dropped_suffix(*dropped)
         ),
-        NodeEvent::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
+        NodeEvent::Back(dropped, _) => {
+            say!(warn, node = node; "{node} is back{}", dropped_suffix(*dropped))
+        }
         NodeEvent::Quarantined(left, false) => say!(
             warn,
+            node = node;
             "{node} gives no votes for {}: it was restarted or replaced and may have forgotten locks",
             human(*left)
         ),
         NodeEvent::Quarantined(left, true) => say!(
             warn,
+            node = node;
             "{node} gives no votes for {}: it has evicted keys, locks perhaps among them (set maxmemory-policy noeviction)",
             human(*left)
         ),
-        NodeEvent::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
+        NodeEvent::GivesNoVotes(cause) => say!(warn, node = node; "{node} gives no votes: {cause}"),
         NodeEvent::VotesAgain(dropped) => {
-            say!(warn, "{node} gives votes again{}", dropped_suffix(*dropped));
+            say!(warn, node = node; "{node} gives votes again{}", dropped_suffix(*dropped));
         }
         NodeEvent::Lacks(Lack::Scripts) => say!(
             info,
+            node = node;
             "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
         ),
         NodeEvent::Lacks(Lack::Messages) => say!(
             info,
+            node = node;
             "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
         ),
         NodeEvent::Lacks(Lack::RunId) => say!(
             warn,
+            node = node;
             "{node} does not report which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
              noticed"
         ),
         NodeEvent::Lacks(Lack::Fencing) => say!(
             warn,
+            node = node;
             "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
         ),
         NodeEvent::Lacks(Lack::Queues) => say!(
             info,
+            node = node;
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
         NodeEvent::Lacks(Lack::Guard(needed)) => say!(
             warn,
+            node = node;
             "{node}: a failover may give a lock to two holders: the restart guard needs {needed}, which this server does \
              not report or permit"
         ),
@@ -119,17 +130,20 @@ fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
             };
             say!(
                 warn,
+                node = node, lock:% = Unquoted(resource.0);
                 "{node} refuses to release {resource}: {}; the lock ends there with its ttl{needs}",
                 cause.without_advice()
             );
         }
         Notice::NoLock(NotALock::OtherType) => say!(
             warn,
+            node = node, lock:% = Unquoted(resource.0);
             "{node}: {resource} is no lock, it holds data of another type; it counts as taken until it \
              is deleted (give locks a prefix that no other data has)"
         ),
         Notice::NoLock(NotALock::NoTtl) => say!(
             warn,
+            node = node, lock:% = Unquoted(resource.0);
             "{node}: {resource} is no lock, it has no ttl; it counts as taken until it is deleted (give \
              locks a prefix that no other data has)"
         ),

@@ -219,6 +219,7 @@ impl Subscriber {
         if let Some(name) = name {
             say!(
                 debug,
+                node:% = name;
                 "{name} cannot notify this process of releases by others: {cause}"
             );
         }

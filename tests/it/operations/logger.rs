@@ -324,3 +324,75 @@ fn a_logger_that_blocks_stops_no_other_thread() {
         std::mem::forget((kept, taken, redlock));
     });
 }
+
+/// Each line's keys and values, as a logger of structured lines has them.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct KeyValues;
+
+impl log::Log for KeyValues {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        struct Pairs(String);
+        impl<'kvs> log::kv::VisitSource<'kvs> for Pairs {
+            fn visit_pair(
+                &mut self,
+                key: log::kv::Key<'kvs>,
+                value: log::kv::Value<'kvs>,
+            ) -> Result<(), log::kv::Error> {
+                self.0 += &format!(" {key}={value}");
+                Ok(())
+            }
+        }
+        let mut pairs = Pairs(record.level().to_string());
+        record.key_values().visit(&mut pairs).unwrap();
+        LINES.lock().unwrap().push(pairs.0);
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn lines_have_lock_node_verdict_votes_and_time_as_key_values() {
+    let name = "lines_have_lock_node_verdict_votes_and_time_as_key_values";
+    in_own_process(name, || {
+        let mut servers = Server::several(3);
+        let redlock = connected(&servers);
+        log::set_logger(&KeyValues).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+        let found = |line: &str| {
+            let lines = LINES.lock().unwrap();
+            lines.iter().any(|other| other.starts_with(line))
+        };
+        let lock = redlock.acquire("a\n\"b", TTL).unwrap();
+        let votes = "verdict=granted yes=";
+        assert!(found(&format!("DEBUG lock=a\\n\\\"b {votes}")));
+        assert!(redlock.try_acquire("a\n\"b", TTL).unwrap().is_none());
+        assert!(found("DEBUG lock=a\\n\\\"b verdict=denied yes=0 no="));
+        let node = format!("node 0 (127.0.0.1:{})", servers[0].port());
+        let lines = LINES.lock().unwrap().clone();
+        let vote = |line: &&String| {
+            line.starts_with("TRACE node=node ") && line.ends_with(" lock=a\\n\\\"b vote=yes")
+        };
+        assert!(lines.iter().filter(vote).count() >= 2, "{lines:?}");
+        assert!(
+            lines
+                .iter()
+                .all(|line| !line.starts_with("DEBUG lock") || line.contains(" ms="))
+        );
+        for server in &servers {
+            server.command(&["DEL", "a\n\"b"]);
+        }
+        assert!(matches!(lock.release(), Err(redlock_sync::Error::Lost(_))));
+        let lost = "WARN lock=a\\n\\\"b reason=";
+        assert!(found(lost), "{lost}: {:?}", LINES.lock());
+        servers[0].kill();
+        eventually("its end is logged", || {
+            drop(redlock.try_acquire("b", TTL));
+            found(&format!("WARN node={node}"))
+        });
+    });
+}
