@@ -48,6 +48,8 @@ impl Redlock {
     /// `probe` that has a tag itself, or a [prefix](crate::Options::prefix) with one, is tried on the master of its
     /// slot alone.
     ///
+    /// Of a set and of a Redis Cluster, up to eight replicas of each master are asked whether this user may lock there.
+    ///
     /// The check uses its own connections, to all nodes in parallel. Each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
     /// [`node_timeout`](crate::Options::node_timeout) for all questions. With the [restart
@@ -147,6 +149,7 @@ impl Redlock {
         let in_cluster = places.iter().any(Place::is_in_cluster);
         let tagged = in_cluster.then(|| name_in(places, WITNESS, &prefix));
         let witness = tagged.flatten().unwrap_or_else(|| WITNESS.to_vec());
+        let lock = prefix.key(&key.resource).to_vec();
         let answers = self.query(places, QUESTIONS, move |query| {
             let witness = guarded.then_some(&witness[..]);
             ask(query, (witness, in_cluster), (&key, &prefix), ttl)
@@ -161,6 +164,11 @@ impl Redlock {
                     info,
                     said.map(|said| said.needs).unwrap_or_default(),
                 );
+            }
+            let said = facts.said.as_ref().ok();
+            if let Some(info) = said.and_then(|said| said.info.as_ref().ok()) {
+                let found = self.rights_on_replicas(place, info, &lock);
+                facts.remarks.extend(found);
             }
             facts.default_guard = default_guard.filter(|_| place.is_set());
             facts.in_cluster = place.is_in_cluster();

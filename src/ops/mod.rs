@@ -13,6 +13,7 @@
 //! - `found`: which locks were found, and which are leftovers
 //! - `check`: whether the nodes are fit for locks
 //! - `interview`: the questions of a check to one node
+//! - `replicas`: whether the user may lock on the servers that may take a master's place
 //! - `rules`: what is wrong with nodes, by their answers
 //! - `report`: the result of a check
 //! - `once`: work that is done once in a period
@@ -32,6 +33,7 @@ pub(crate) mod list;
 pub(crate) mod literal;
 pub(crate) mod once;
 pub(crate) mod query;
+pub(crate) mod replicas;
 pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod scan;

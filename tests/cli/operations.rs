@@ -552,6 +552,44 @@ fn a_set_is_locked_shown_and_examined() {
 }
 
 #[test]
+fn doctor_finds_a_user_that_a_replica_does_not_have() {
+    let set = sentinels::Set::start(1);
+    let user = "ACL SETUSER locks on >secret resetkeys ~shop:* ~{shop:* ~redlock:* resetchannels &redlock:* +@all";
+    let create = |server: &Server, user: &str| {
+        server.command(&user.split(' ').collect::<Vec<_>>());
+    };
+    let rights = || {
+        let words = ["doctor", "--json", "--probe", "shop:check"];
+        let (_, out, err) = run(&mut command(&set.url_for("locks:secret@", ""), &words));
+        let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        let found = report["findings"].as_array().unwrap().iter();
+        let rights = found.filter(|one| one["code"] == "rights" && one["severity"] == "warning");
+        rights
+            .map(|one| one["text"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    create(&set.servers[0], user);
+    eventually("the replica is known to its master", || {
+        let info = set.servers[0].command(&["INFO", "replication"]);
+        let info: String = redis::from_redis_value(info).unwrap();
+        info.contains("state=online")
+    });
+    let replica = format!("the replica 127.0.0.1:{} ", set.servers[1].port());
+    let found = rights();
+    assert!(found.len() == 1 && found[0].contains(&replica), "{found:?}");
+    assert!(
+        found[0].contains("WRONGPASS") && !found[0].contains("secret"),
+        "{found:?}"
+    );
+    // There, with rights for other names only.
+    create(&set.servers[1], &user.replace("shop", "mail"));
+    let found = rights();
+    assert!(found.len() == 1 && found[0].contains("NOPERM"), "{found:?}");
+    create(&set.servers[1], user);
+    assert_eq!(rights(), Vec::<String>::new());
+}
+
+#[test]
 fn doctor_takes_the_longest_ttl_from_the_restart_guard() {
     let servers = Server::several(1);
     let doctor = |more: &[&str]| {
@@ -610,6 +648,33 @@ fn doctor_reports_that_nothing_was_checked_where_no_lock_could_be_tried() {
 }
 
 /// The names are those of the team: what its user is permitted is given once.
+/// The guide's table of what a job costs.
+#[test]
+fn the_guide_counts_the_commands_of_a_job() {
+    let servers = Server::several(1);
+    // Other versions of the server count otherwise.
+    if !version(&servers[0]).starts_with("7.0") {
+        return skipped("the_guide_counts_the_commands_of_a_job", "with this server");
+    }
+    servers[0].command(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(says(&servers, &["run", "x", "true"]).0, 0);
+    let stats = servers[0].command(&["INFO", "commandstats"]);
+    let text: String = redis::from_redis_value(stats).unwrap();
+    let calls = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let (calls, _) = rest.split_once(',')?;
+        let of_test = ["config", "client"].iter().any(|own| name.starts_with(own));
+        (!of_test).then(|| format!("{name}={calls}"))
+    };
+    let mut found: Vec<String> = text.lines().filter_map(calls).collect();
+    found.sort();
+    let expected = "del=1 eval=1 evalsha=2 get=1 hello=1 info=2 script|load=7 set=1 zpopmin=1";
+    assert_eq!(found.join(" "), expected);
+    let guide = include_str!("../../src/guide/operations.md");
+    let row = "| 14: `HELLO`, 2 `INFO`, 7 `SCRIPT LOAD`, `EVAL`, `EVALSHA`; `SET` to acquire, `EVALSHA` to release.";
+    assert!(guide.contains(row) && guide.contains("| `GET`, `DEL`, `ZPOPMIN` |"));
+}
+
 #[test]
 fn a_prefix_keeps_the_command_to_the_keys_of_a_team() {
     let servers = good(3);

@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::master::{Directory, Source, routed};
-use crate::net::place::sentinels::{Description, Sentinels};
+use crate::net::place::sentinels::{Description, Sentinels, like};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
@@ -198,6 +198,18 @@ impl Place {
     /// The server of the same Cluster at this address.
     pub(crate) fn server(&self, endpoint: &Endpoint) -> Option<Place> {
         self.of_cluster()?.server(endpoint)
+    }
+
+    /// The server at this address, which may take over from this master, as its user reaches it.
+    pub(crate) fn replica(&self, (host, port): &Endpoint) -> Option<Place> {
+        let Place::Master(directory) = self else {
+            return None;
+        };
+        let info = directory.given.info();
+        let addr = like(info.addr(), host.clone(), *port);
+        let info = info.clone().set_addr(addr);
+        let peer = Peer::new(info, &directory.trust, directory.credentials.clone());
+        url::is_host(host).then(|| Place::Server(peer.into()))
     }
 
     /// A server of this Cluster that slots migrate to.

@@ -134,6 +134,6 @@ rows! {
         "versions differ";
     Rights "rights":
         "with the restart guard, `INFO` or the key `redlock:witness` is refused or holds other data, and too few are left",
-        "with the restart guard, one of these is refused",
+        "with the restart guard, one of these is refused; or a replica, which may take over, does not permit this user to lock",
         "`INFO` or `CONFIG` is refused, or the keys beside locks are";
 }
