@@ -227,6 +227,48 @@ fn the_documents_have_none_of_the_words_that_are_to_be_avoided() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// A line without the targets of its links, which cannot be broken.
+fn without_targets(line: &str) -> String {
+    let mut parts = line.split("](");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        shown += "]";
+        shown += part.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    shown
+}
+
+#[test]
+fn no_line_of_prose_is_longer_than_160_characters() {
+    let mut long = Vec::new();
+    for document in documents() {
+        for line in prose(&read(&document)) {
+            // A row of a table is one line.
+            if !line.starts_with('|') && without_targets(line).chars().count() > 160 {
+                long.push(format!("{document}: {line}"));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+    let example = "see [Operations](https://example.com/) for (more)";
+    assert_eq!(without_targets(example), "see [Operations] for (more)");
+}
+
+/// The chapter begins with links to all its sections of the first level.
+#[test]
+fn operations_has_a_table_of_contents() {
+    let text = read("src/guide/operations.md");
+    let (contents, _) = text.split_once("\n# ").unwrap();
+    let links = links(contents);
+    for title in prose(&text)
+        .iter()
+        .filter_map(|line| line.strip_prefix("# "))
+    {
+        let anchor = &anchors(&format!("# {title}"))[0];
+        assert!(links.contains(&format!("#{anchor}")), "{title}");
+    }
+}
+
 #[test]
 fn links_to_nothing_are_found() {
     let wrong = [
