@@ -41,39 +41,7 @@ pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
         NodeEvent::VotesAgain(dropped) => {
             say!(warn, node = node; "{node} gives votes again{}", dropped_suffix(*dropped));
         }
-        NodeEvent::Lacks(Lack::Scripts) => say!(
-            info,
-            node = node;
-            "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
-        ),
-        NodeEvent::Lacks(Lack::Messages) => say!(
-            info,
-            node = node;
-            "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
-        ),
-        NodeEvent::Lacks(Lack::RunId) => say!(
-            warn,
-            node = node;
-            "{node} does not report which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
-             noticed"
-        ),
-        NodeEvent::Lacks(Lack::Fencing) => say!(
-            warn,
-            node = node;
-            "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
-        ),
-        NodeEvent::Lacks(Lack::Queues) => say!(
-            info,
-            node = node;
-            "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
-             order of arrival"
-        ),
-        NodeEvent::Lacks(Lack::Guard(needed)) => say!(
-            warn,
-            node = node;
-            "{node}: a failover may give a lock to two holders: the restart guard needs {needed}, which this server does \
-             not report or permit"
-        ),
+        NodeEvent::Lacks(lack) => log_lack(node, *lack),
         NodeEvent::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
     }
 }
@@ -116,6 +84,44 @@ pub(super) fn notify(
         }
         // The node is away for another reason now.
         _ => {}
+    }
+}
+
+fn log_lack(node: &str, lack: Lack) {
+    match lack {
+        Lack::Scripts => say!(
+            info,
+            node = node;
+            "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
+        ),
+        Lack::Messages => say!(
+            info,
+            node = node;
+            "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
+        ),
+        Lack::RunId => say!(
+            warn,
+            node = node;
+            "{node} does not report which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
+             noticed"
+        ),
+        Lack::Fencing => say!(
+            warn,
+            node = node;
+            "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
+        ),
+        Lack::Queues => say!(
+            info,
+            node = node;
+            "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
+             order of arrival"
+        ),
+        Lack::Guard(needed) => say!(
+            warn,
+            node = node;
+            "{node}: a failover may give a lock to two holders: the restart guard needs {needed}, which this server does \
+             not report or permit"
+        ),
     }
 }
 
