@@ -61,6 +61,9 @@ impl ShardWorld {
             self,
             "cluster {cluster}: {} moves, step {step}", NAMES[name]
         );
+        // Each step is a command for each of the two, or several (rule R8).
+        self.turn(cluster, from);
+        self.turn(cluster, to);
         let has_more = step == KEYS && self.move_key((cluster, name), from, to);
         let here = &mut self.clusters[cluster];
         let mut pause = self.random.below(10 * MS);

@@ -233,7 +233,18 @@ impl ShardWorld {
         }
     }
 
-    /// A turn of the server's event loop: it reads the bytes in the sockets of the process's dead connections, too.
+    /// A turn of a server's event loop, for commands of other clients: it reads the bytes in the sockets of all dead
+    /// connections, too.
+    pub(super) fn turn(&mut self, cluster: usize, server: usize) {
+        for dead in 0..self.connections.len() {
+            let here = &self.connections[dead];
+            if !here.open && !here.drains && (here.cluster, here.server) == (cluster, server) {
+                self.leftover(dead);
+            }
+        }
+    }
+
+    /// Such a turn for a ping, as far as it concerns the ping's process.
     fn read_leftovers(&mut self, connection: usize) {
         let of = |one: &Connection| (one.of.0, one.cluster, one.server);
         let own = of(&self.connections[connection]);

@@ -259,8 +259,11 @@ impl ShardWorld {
                 let is_out_of_reach = places.any(|(cluster, place)| {
                     let here = &self.clusters[cluster];
                     // With the guard a promoted master cannot be connected to before a slot for its witness has come.
-                    let is_barred =
-                        |at: usize| here.servers[at].here.promoted && place.at.is_none();
+                    let is_barred = |at: usize| {
+                        self.conditions.guarded
+                            && here.servers[at].here.promoted
+                            && place.at.is_none()
+                    };
                     let target = place.target;
                     target.is_some_and(|at| !here.servers[at].alive || is_barred(at))
                 });
