@@ -7,8 +7,8 @@ use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::lock::lock::Lock;
+use crate::net::cluster::route::Route;
 use crate::net::driver::leader::Caller;
-use crate::net::driver::shared::Shared;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::commands::kind::Kind;
@@ -21,7 +21,7 @@ use crate::values::quorum::Ttl;
 
 /// A call that acquires a lock. The call leaves the queue however its thread ends.
 pub(crate) struct Acquirer<'a> {
-    shared: &'a Arc<Shared>,
+    route: &'a Route,
     options: &'a Options,
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
@@ -34,7 +34,7 @@ impl<'a> Acquirer<'a> {
     /// Tries until the lock is acquired, for at most `wait`, but at least once. `must_ask`: and only while the program
     /// wants it.
     pub(crate) fn new(
-        shared: &'a Arc<Shared>,
+        route: &'a Route,
         options: &'a Options,
         resource: &'a Arc<[u8]>,
         kind: Kind,
@@ -42,7 +42,7 @@ impl<'a> Acquirer<'a> {
         wait: Duration,
         must_ask: bool,
     ) -> Acquirer<'a> {
-        let (now, nodes) = (Point::now(), shared.driver.nodes());
+        let (now, nodes) = (Point::now(), route.driver.nodes());
         nodes.takes_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
@@ -55,7 +55,7 @@ impl<'a> Acquirer<'a> {
             turn: fair.then(|| QueueTurn::new(nodes.timeouts.node)),
         };
         Acquirer {
-            shared,
+            route,
             options,
             resource,
             ttl,
@@ -73,20 +73,25 @@ impl<'a> Acquirer<'a> {
 
     /// Runs the call to its end. `keep_trying`: whether to go on.
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
-        let driver = &self.shared.driver;
         let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
-            let mut waiting = &*self.shared.waiting;
+            let mut waiting = &*self.route.waiting;
             now = match self.acquire.next(&mut waiting, now) {
-                Step::Try(op) => self.tried(driver.run(op)),
-                Step::TakeOver(waiter) => self.tried(driver.run_handed_off(&waiter)),
+                Step::Try(op) => {
+                    let answer = self.route.run(op);
+                    self.tried(answer)
+                }
+                Step::TakeOver(waiter) => {
+                    let answer = self.route.driver.run_handed_off(&waiter);
+                    self.tried(answer)
+                }
                 Step::Run(op) => {
-                    let (answer, now) = (driver.run(op), Point::now());
+                    let (answer, now) = (self.route.run(op), Point::now());
                     self.acquire.answered(answer, &mut waiting, now);
                     now
                 }
                 Step::Park(until) => {
-                    self.shared.waiting.subscribe(driver);
+                    self.route.subscribe();
                     std::thread::park_timeout(left(until));
                     Point::now()
                 }
@@ -98,7 +103,7 @@ impl<'a> Acquirer<'a> {
                     let goes_on = keep_trying();
                     // `keep_trying` may have forked: then only the parent goes on waiting, and the queues are the
                     // parent's.
-                    if !self.shared.is_ours() {
+                    if !self.route.is_ours() {
                         return Err(Error::cancelled(self.resource));
                     }
                     if !goes_on {
@@ -107,11 +112,11 @@ impl<'a> Acquirer<'a> {
                     Point::now()
                 }
                 Step::Release(lease) => {
-                    drop(Lock::new(self.shared.clone(), lease, self.options));
+                    drop(Lock::new(self.route.clone(), lease, self.options));
                     Point::now()
                 }
                 Step::Done(result) => {
-                    let lock = |lease| Lock::new(self.shared.clone(), lease, self.options);
+                    let lock = |lease| Lock::new(self.route.clone(), lease, self.options);
                     return result.map(lock).map_err(|ended| self.error(ended));
                 }
             };
@@ -122,7 +127,7 @@ impl<'a> Acquirer<'a> {
         let now = Point::now();
         self.report(&answer, now);
         self.acquire
-            .answered(answer, &mut &*self.shared.waiting, now);
+            .answered(answer, &mut &*self.route.waiting, now);
         now
     }
 
@@ -169,7 +174,7 @@ impl<'a> Acquirer<'a> {
                 "{} {} ({}): one name is one kind of lock",
                 Shown(self.acquire.resource()),
                 other.text(),
-                self.shared.driver.nodes().name(node),
+                self.route.driver.nodes().name(node),
             )),
         }
     }
@@ -186,8 +191,8 @@ impl<'a> Acquirer<'a> {
 impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
-        if self.acquire.is_in_queue() && self.shared.is_ours() {
-            self.acquire.cancel(&mut &*self.shared.waiting);
+        if self.acquire.is_in_queue() && self.route.is_ours() {
+            self.acquire.cancel(&mut &*self.route.waiting);
             drop(self.run(&mut || false));
         }
     }

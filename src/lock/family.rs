@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::net::cluster::lanes::Lanes;
+use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::shared::Shared;
 use crate::settings::options::Options;
 
 /// The connections of one process, and those of processes that were forked from it.
 pub(super) struct Family {
-    pub(super) shared: Arc<Shared>,
-    /// The lanes, if nodes are Redis Clusters. Then nothing of `shared` is used except the nodes as they were given.
+    pub(super) base: Arc<Lane>,
+    /// The lanes, if nodes are Redis Clusters. Then nothing of `base` is used except the nodes as they were given.
     pub(super) lanes: Option<Arc<Lanes>>,
     children: [Child; 4],
 }
@@ -27,10 +27,10 @@ struct Child {
 
 impl Family {
     pub(super) fn new(nodes: Nodes, options: &Options) -> Arc<Family> {
-        let shared = Arc::new(Shared::new(nodes));
+        let base = Arc::new(Lane::only(Shared::new(nodes)));
         Arc::new(Family {
-            lanes: Lanes::new(&shared, options),
-            shared,
+            lanes: Lanes::new(&base, options),
+            base,
             children: Default::default(),
         })
     }
@@ -47,7 +47,7 @@ impl Family {
             match taken {
                 // No other thread of this process sets it.
                 Ok(_) => {
-                    let family = Family::new(self.shared.driver.nodes().afresh(options), options);
+                    let family = Family::new(self.base.driver.nodes().afresh(options), options);
                     let _ = child.family.set(family.clone());
                     return family;
                 }
@@ -62,7 +62,7 @@ impl Family {
             }
         }
         let older = self.children.iter().find_map(|child| child.family.get());
-        let fresh = || Family::new(self.shared.driver.nodes().afresh(options), options);
+        let fresh = || Family::new(self.base.driver.nodes().afresh(options), options);
         older.cloned().unwrap_or_else(fresh)
     }
 }
@@ -70,7 +70,7 @@ impl Family {
 impl Drop for Family {
     /// Closes the lanes while other servers can be found for the releases that are left.
     fn drop(&mut self) {
-        if let Some(lanes) = self.lanes.as_ref().filter(|_| self.shared.is_ours()) {
+        if let Some(lanes) = self.lanes.as_ref().filter(|_| self.base.is_ours()) {
             lanes.close();
         }
     }

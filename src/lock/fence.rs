@@ -66,7 +66,7 @@ impl Lock {
 
     /// Fails if too few nodes are left without the Redis Clusters, which have the counter of this name in another slot.
     fn check_counter(&self) -> Result<(), Error> {
-        let nodes = self.shared.driver.nodes();
+        let nodes = self.route.driver.nodes();
         let clusters = nodes
             .places()
             .iter()
@@ -99,7 +99,7 @@ impl Lock {
         loop {
             fenced = match fenced {
                 Fenced::Ask(op) => {
-                    let answer = self.shared.driver.run(op);
+                    let answer = self.route.run(op);
                     fencing.answered(answer, &self.lease(), Point::now())
                 }
                 // Another thread may have been first: one lock has one number.

@@ -80,13 +80,10 @@ impl Lock {
             let renewed = self.renew(ttl);
             self.extended(renewed, old, true)?;
         }
-        let (lease, observer) = (self.lease().clone(), self.shared.observer().clone());
+        let (lease, observer) = (self.lease().clone(), self.route.observer().clone());
         let renewal = Arc::new(Renewal::new(lease, observer));
         self.home = Home::Shared(renewal.clone());
-        let started = self
-            .shared
-            .renewals
-            .keep(&renewal, max_hold, &self.shared.driver);
+        let started = self.route.keep(&renewal, max_hold);
         started.map_err(|error| {
             Error::config(format!(
                 "cannot start the thread that renews locks: {error}"
@@ -167,7 +164,7 @@ impl KeptLock {
         if let Some(renewal) = self.renewal() {
             renewal.on_lost(Box::new(f));
             let _ = self.validity();
-            self.lock.shared.renewals.watch(renewal);
+            self.lock.route.renewals.watch(renewal);
         }
     }
 
@@ -194,7 +191,7 @@ impl KeptLock {
     pub fn on_expiring(&self, margin: Duration, f: impl FnOnce(Duration) + Send + 'static) {
         if let Some(renewal) = self.renewal() {
             renewal.on_expiring((margin, Box::new(f)));
-            self.lock.shared.renewals.watch(renewal);
+            self.lock.route.renewals.watch(renewal);
         }
     }
 
@@ -235,7 +232,7 @@ impl KeptLock {
     /// The renewal. `None` in a forked child: the lock is its parent's.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
-            Home::Shared(renewal) if self.lock.shared.is_ours() => Some(renewal),
+            Home::Shared(renewal) if self.lock.route.is_ours() => Some(renewal),
             _ => None,
         }
     }

@@ -64,14 +64,14 @@ impl Lock {
             self.ended(Ending::Leaked);
             return Ok(());
         };
-        let answer = self.shared.driver.run(op);
+        let answer = self.route.run(op);
         self.conclude(answer, LEFT)
     }
 
     /// Stops counting the lock as held here.
     fn leave(&self) {
         if self.key.kind.is_plain() {
-            self.shared.waiting.held_here.remove(&self.key.resource);
+            self.route.waiting.held_here.remove(&self.key.resource);
         }
     }
 }

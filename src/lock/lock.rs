@@ -5,10 +5,9 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
 use crate::errors::shown::{Shown, Unquoted};
+use crate::net::cluster::route::Route;
 use crate::net::driver::observe::{Ending, Event};
 use crate::net::driver::renewals::{DetectedBy, Renewal};
-use crate::net::driver::route::Route;
-use crate::net::driver::shared::Shared;
 use crate::protocol::calls::lease::{Extended, Lease, Loss};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::Kind;
@@ -44,7 +43,7 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 /// out or the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) route: Route,
     /// The immutable part. The slot and `sent_to`, which can change, are in the lease.
     pub(crate) key: Arc<SharedKey>,
     pub(crate) home: Home,
@@ -53,8 +52,6 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// Whether the observer was notified of the acquisition.
     announced: bool,
-    /// Kept because the lock's servers may change while it is held.
-    _route: Option<Arc<dyn Route>>,
     /// Whether waiters get the lock in the order of their arrival.
     fair: bool,
     /// Whether the lock was released, leaked, or dropped: nothing is left to do in `Drop`.
@@ -89,10 +86,9 @@ impl Home {
 
 impl Lock {
     /// Makes a lock from a lease that counts as held here already.
-    pub(crate) fn new(shared: Arc<Shared>, lease: Lease, options: &Options) -> Lock {
+    pub(crate) fn new(route: Route, lease: Lease, options: &Options) -> Lock {
         Lock {
-            _route: shared.driver.nodes().route(),
-            shared,
+            route,
             key: lease.key.shared.clone(),
             home: Home::Own(Mutex::new(lease)),
             limits: Limits {
@@ -123,7 +119,7 @@ impl Lock {
     ///
     /// `None` for other locks, and after [`Lockable::resume`](crate::Lockable::resume) until the lock is extended.
     pub fn slot(&self) -> Option<u32> {
-        let slot = self.shared.is_ours().then(|| self.lease().key.kind.slot());
+        let slot = self.route.is_ours().then(|| self.lease().key.kind.slot());
         slot.flatten().map(u32::from)
     }
 
@@ -136,7 +132,7 @@ impl Lock {
     /// How long the lock is still valid. Zero once its validity is over, or the lock was found lost. Local: asks no
     /// node.
     pub fn remaining(&self) -> Duration {
-        if self.shared.is_ours() {
+        if self.route.is_ours() {
             self.validity().unwrap_or_default()
         } else {
             Duration::ZERO
@@ -197,7 +193,7 @@ impl Lock {
     /// lock again on nodes that do not hold it, because they were restarted or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
-        if !self.shared.is_ours() {
+        if !self.route.is_ours() {
             return Err(self.lost());
         }
         let old = self.lease().deadline;
@@ -218,12 +214,12 @@ impl Lock {
     /// An extension that does not count towards `max_extensions`.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         let (extension, op) = self.lease().extension(ttl, Point::now());
-        let answer = self.shared.driver.run(op);
+        let answer = self.route.run(op);
         let extended = self.lease().extended(extension, answer, Point::now());
         match extended {
             Extended::Yes(None) => Ok(()),
             Extended::Yes(Some(repair)) => {
-                drop(self.shared.driver.run(repair));
+                drop(self.route.run(repair));
                 // The repair may have taken its time.
                 self.validity().map(drop).map_err(|_| self.lost())
             }
@@ -261,7 +257,7 @@ impl Lock {
 
     /// The error of a lock that is no longer held.
     pub(crate) fn lost(&self) -> Error {
-        let reason = match self.shared.is_ours() {
+        let reason = match self.route.is_ours() {
             true => self.validity().err().unwrap_or(LostReason::Expired),
             false => LostReason::OtherProcess,
         };
@@ -275,7 +271,7 @@ impl Lock {
                 renewal.report(loss, DetectedBy::Holder);
             }
             home if loss.is_new && self.announced => {
-                self.shared.observer().lost(home.mutex(), loss.reason);
+                self.route.observer().lost(home.mutex(), loss.reason);
             }
             _ => {}
         }
@@ -291,7 +287,7 @@ impl Lock {
 
     /// Notifies the observer that the lock is held, before the caller relies on it.
     pub(crate) fn acquired(&mut self, wait: Duration, attempts: u32) {
-        let observer = self.shared.observer();
+        let observer = self.route.observer();
         self.announced = !observer.is_none();
         observer.notify(|| Event::Acquired {
             resource: &self.key.resource,
@@ -311,7 +307,7 @@ impl Lock {
             return extended;
         }
         let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
-        self.shared
+        self.route
             .observer()
             .notify(|| Event::extension(resource, left, renewal, &extended));
         // The observer may have taken its time.
@@ -331,7 +327,7 @@ impl Lock {
 
     pub(crate) fn ended(&self, how: Ending) {
         if self.announced {
-            self.shared.observer().ended(self.home.mutex(), how);
+            self.route.observer().ended(self.home.mutex(), how);
         }
     }
 
@@ -411,7 +407,7 @@ impl Lock {
     /// Marks the lock as ended: the program no longer relies on it. Returns whether it belonged to this process and had
     /// not ended.
     pub(crate) fn end(&mut self) -> bool {
-        let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
+        let ends = !std::mem::replace(&mut self.ended, true) && self.route.is_ours();
         if ends {
             self.end_renewal();
         }
@@ -420,21 +416,21 @@ impl Lock {
 
     pub(crate) fn end_renewal(&self) {
         if let Home::Shared(renewal) = &self.home {
-            self.shared.renewals.end(renewal);
+            self.route.renewals.end(renewal);
         }
     }
 
     fn run_release(&self, only_write: bool) -> Answer {
-        let (shared, lease) = (&self.shared, self.lease());
+        let lease = self.lease();
         let release = Release {
             key: lease.key.clone(),
             notified_elsewhere: lease.notified_elsewhere,
             fair: self.fair,
             only_write,
-            node_timeout: shared.driver.nodes().timeouts.node,
+            node_timeout: self.route.driver.nodes().timeouts.node,
         };
         drop(lease);
-        shared.waiting.release(&shared.driver, &release)
+        self.route.release(&release)
     }
 
     /// Writes the release and does not wait for the answers.

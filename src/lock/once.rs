@@ -25,7 +25,7 @@ impl Lock {
         // The lease is locked for this statement alone: `lost` locks it, too.
         let op = done::mark(&self.lease(), period, &run, Point::now());
         let op = op.ok_or_else(|| self.lost())?;
-        let answer = self.shared.driver.run(op);
+        let answer = self.route.run(op);
         let reason = answer.lost_reason();
         match answer.outcome {
             Outcome::Yes(_) => Ok(()),

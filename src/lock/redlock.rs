@@ -8,10 +8,10 @@ use crate::errors::error::{Error, NodeErrors};
 use crate::lock::acquire::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
+use crate::net::cluster::route::Route;
 use crate::net::driver::abandoned::AbandonedThreads;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
-use crate::net::driver::shared::Shared;
 use crate::net::place::directory::Place;
 use crate::net::socket::trust;
 use crate::protocol::calls::lease::Lease;
@@ -135,7 +135,7 @@ impl Redlock {
         let family = if options.same_connections(&self.options) {
             self.family
         } else {
-            Family::new(self.family.shared.driver.nodes().afresh(&options), &options)
+            Family::new(self.family.base.driver.nodes().afresh(&options), &options)
         };
         Ok(Redlock { family, options })
     }
@@ -173,7 +173,7 @@ impl Redlock {
     pub fn connect(&self) -> Result<Option<NodeErrors>, Error> {
         let family = self.family();
         let connected = match &family.lanes {
-            None => family.shared.driver.connect(),
+            None => family.base.driver.connect(),
             Some(lanes) => lanes.connect(),
         };
         let (Ok(Some(errors)) | Err(errors)) = &connected else {
@@ -193,12 +193,12 @@ impl Redlock {
     ) -> Result<Option<Lock>, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         self.check_slots(&kind)?;
-        let shared = self.shared(resource);
-        let began = shared.observer().begins();
+        let route = self.route(resource);
+        let began = route.observer().begins();
         let (options, wait) = (&self.options, Duration::ZERO);
-        let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, false);
+        let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, false);
         let tried = acquirer.run(&mut || true);
-        match notified(shared.observer(), tried, began, &acquirer) {
+        match notified(route.observer(), tried, began, &acquirer) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy(_)) => Ok(None),
             Err(error) => Err(error),
@@ -218,12 +218,12 @@ impl Redlock {
         let key = Key::new(resource, token, self.options.label.clone());
         let key = key.sent_to(NodeSet::ALL).of_kind(kind);
         let deadline = Deadline::new(now, validity);
-        let shared = self.shared(&key.resource);
+        let route = self.route(&key.resource);
         let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
-            shared.waiting.held_here.add(&lease.key.resource);
+            route.waiting.held_here.add(&lease.key.resource);
         }
-        let mut lock = Lock::new(shared, lease, &self.options);
+        let mut lock = Lock::new(route, lease, &self.options);
         lock.acquired(Duration::ZERO, 0);
         Ok(lock)
     }
@@ -257,7 +257,7 @@ impl Redlock {
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
         // With separate connections, since the code that drives the connections reports what nodes do.
-        let mut nodes = self.family.shared.driver.nodes().afresh(&self.options);
+        let mut nodes = self.family.base.driver.nodes().afresh(&self.options);
         nodes.observer = Observer::new(Box::new(observer));
         Redlock {
             family: Family::new(nodes, &self.options),
@@ -268,19 +268,19 @@ impl Redlock {
     /// The nodes as they were given.
     pub(crate) fn places(&self) -> Vec<Place> {
         // In a forked child, threads may hold mutexes of the parent's that do not exist there.
-        self.family().shared.driver.nodes().places().to_vec()
+        self.family().base.driver.nodes().places().to_vec()
     }
 
     /// The threads that earlier queries of this process have left behind.
     pub(crate) fn abandoned_threads(&self) -> Option<&AbandonedThreads> {
-        let shared = &self.family.shared;
-        let is_ours = shared.is_ours();
-        is_ours.then(|| &shared.driver.nodes().abandoned_threads)
+        let base = &self.family.base;
+        let is_ours = base.is_ours();
+        is_ours.then(|| &base.driver.nodes().abandoned_threads)
     }
 
     /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {
-        let nodes = self.family.shared.driver.nodes();
+        let nodes = self.family.base.driver.nodes();
         (nodes.timeouts.connect, nodes.timeouts.node)
     }
 
@@ -291,7 +291,7 @@ impl Redlock {
     /// The family of this process.
     fn family(&self) -> Arc<Family> {
         let mut family = self.family.clone();
-        while !family.shared.is_ours() {
+        while !family.base.is_ours() {
             family = family.child(&self.options);
         }
         family
@@ -307,15 +307,15 @@ impl Redlock {
             lanes.wait_owed(time);
         }
         let rest = until.saturating_duration_since(clock::instant());
-        self.shared(resource).driver.wait_owed(rest)
+        self.route(resource).driver.wait_owed(rest)
     }
 
-    /// The connections to the servers that have this resource.
-    pub(crate) fn shared(&self, resource: &[u8]) -> Arc<Shared> {
+    /// The way to the servers that have this resource.
+    pub(crate) fn route(&self, resource: &[u8]) -> Route {
         let family = self.family();
         match &family.lanes {
-            None => family.shared.clone(),
-            Some(lanes) => lanes.of(resource),
+            None => Route::One(family.base.clone()),
+            Some(lanes) => Route::Shards(lanes.of(resource), lanes.clone()),
         }
     }
 
@@ -344,15 +344,15 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         self.check_slots(&kind)?;
-        let shared = self.shared(resource);
-        let began = shared.observer().begins();
+        let route = self.route(resource);
+        let began = route.observer().begins();
         let (options, must_ask) = (&self.options, keep_trying.is_some());
-        let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, must_ask);
+        let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, must_ask);
         let waited = match keep_trying {
             Some(keep_trying) => acquirer.run(keep_trying),
             None => acquirer.run(&mut || true),
         };
-        notified(shared.observer(), waited, began, &acquirer)
+        notified(route.observer(), waited, began, &acquirer)
     }
 }
 

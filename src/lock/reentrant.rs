@@ -9,7 +9,7 @@ use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
 use crate::lock::lock::{Lock, after_work};
 use crate::lock::redlock::Redlock;
-use crate::net::driver::shared::Shared;
+use crate::net::cluster::route::Route;
 use crate::values::quorum::Ttl;
 
 thread_local! {
@@ -21,7 +21,7 @@ thread_local! {
 
 /// One lock, with one lease, for all its entries.
 struct HeldByThread {
-    shared: Arc<Shared>,
+    route: Route,
     resource: Arc<[u8]>,
     /// The lock. `None` once it is released. Borrowed during an extension.
     lock: RefCell<Option<Lock>>,
@@ -197,9 +197,9 @@ impl Reentrant {
 
     /// Another entry, if this thread holds the lock.
     fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
-        let shared = self.redlock.shared(resource);
+        let route = self.redlock.route(resource);
         let is =
-            |held: &Rc<HeldByThread>| held.shared.is_same(&shared) && *held.resource == *resource;
+            |held: &Rc<HeldByThread>| held.route.is_same(&route) && *held.resource == *resource;
         let found = HELD.with(|all| {
             let all = all.try_borrow().ok()?;
             all.iter().filter_map(Weak::upgrade).find(is)
@@ -236,7 +236,7 @@ pub struct ReentrantLock {
 /// The first entry of a lock.
 fn first(lock: Lock) -> ReentrantLock {
     let held = Rc::new(HeldByThread {
-        shared: lock.shared.clone(),
+        route: lock.route.clone(),
         resource: lock.key.resource.clone(),
         lock: RefCell::new(Some(lock)),
     });

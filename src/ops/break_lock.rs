@@ -49,10 +49,10 @@ impl Redlock {
     pub fn break_lock(&self, resource: impl AsRef<[u8]>, holder: &Holder) -> Result<bool, Error> {
         let resource = checked(resource.as_ref())?;
         self.has_ttl(&resource, holder)?;
-        let shared = self.shared(&resource);
+        let route = self.route(&resource);
         // Otherwise the release may end before it is written to the nodes that are connected last. A node that fails to
         // connect now fails below.
-        drop(shared.driver.connect());
+        drop(route.driver.connect());
         let kind = match holder.role() {
             ValueRole::Lock => Kind::Plain,
             ValueRole::Reader => Kind::Read { waited: 0 },
@@ -68,13 +68,13 @@ impl Redlock {
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
-            node_timeout: shared.driver.nodes().timeouts.node,
+            node_timeout: route.driver.nodes().timeouts.node,
         };
         // While the lock is being released it counts as held here. The release of a plain lock takes that back.
         if release.key.kind.is_plain() {
-            shared.waiting.held_here.add(&release.key.resource);
+            route.waiting.held_here.add(&release.key.resource);
         }
-        match shared.waiting.release(&shared.driver, &release).outcome {
+        match route.release(&release).outcome {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),
             Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
@@ -127,7 +127,7 @@ mod tests {
             let (holder, _) = state.holders().next().unwrap();
             assert!(redlock.break_lock(&name, holder).unwrap());
             assert!(!redlock.break_lock(&name, holder).unwrap());
-            let held = redlock.shared(&name).waiting.held_here.count(&name);
+            let held = redlock.route(&name).waiting.held_here.count(&name);
             assert_eq!(held, 0, "{lockable:?}");
             drop(lock);
         }

@@ -1,13 +1,14 @@
 //! Separate connections to Redis Clusters for each group of servers that owns a lock's keys.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
-use crate::net::driver::route::Route;
+use crate::net::driver::driver::Driver;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
@@ -21,9 +22,47 @@ use crate::values::sync::lock;
 /// The number of threads that connect or close lanes at the same time.
 const MAX_AT_ONCE: usize = 32;
 
+/// The connections to nodes, each of which is one server: of a Redis Cluster, to the masters of one shard of each. They
+/// are closed when the last call or lock that uses them ends.
+pub(crate) struct Lane {
+    shared: Shared,
+    /// All lanes. Without any, each node is one server anyway.
+    lanes: Weak<Lanes>,
+}
+
+impl Lane {
+    /// The only connections of nodes that have all keys.
+    pub(crate) fn only(shared: Shared) -> Lane {
+        Lane {
+            shared,
+            lanes: Weak::new(),
+        }
+    }
+}
+
+impl Deref for Lane {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        match self.lanes.upgrade() {
+            Some(lanes) => lanes.close_one(self.driver.clone()),
+            None => self.driver.close(),
+        }
+    }
+}
+
 pub(crate) struct Lanes {
     /// The nodes as they were given. Never connected.
-    base: Arc<Shared>,
+    base: Arc<Lane>,
     options: Options,
     known: Mutex<KnownLanes>,
     own: Weak<Lanes>,
@@ -40,17 +79,17 @@ pub(crate) struct Lanes {
 #[derive(Default)]
 struct KnownLanes {
     /// The lanes, each of which leads to the masters of one shard of each Cluster.
-    lanes: Vec<Arc<Shared>>,
+    lanes: Vec<Arc<Lane>>,
     /// The lanes of the slots that were asked for since the maps last changed.
-    by_slot: BTreeMap<u16, Arc<Shared>>,
+    by_slot: BTreeMap<u16, Arc<Lane>>,
     /// How often the maps had changed then.
     changes: u64,
 }
 
 impl KnownLanes {
     /// The lane for a slot: one that is connected to its servers, or else one that will be.
-    fn best(&self, slot: u16) -> Option<&Arc<Shared>> {
-        let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
+    fn best(&self, slot: u16) -> Option<&Arc<Lane>> {
+        let all = |lane: &Arc<Lane>, is: fn(&Place, u16) -> bool| {
             let mut places = lane.driver.nodes().places().iter();
             places.all(|place| is(place, slot))
         };
@@ -60,10 +99,10 @@ impl KnownLanes {
     }
 
     /// Removes lanes that own none of `slots` or duplicate another lane.
-    fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Shared>> {
+    fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Lane>> {
         self.by_slot.clear();
         let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
-        let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
+        let is_best = |lane: &Arc<Lane>| best.iter().any(|best| Arc::ptr_eq(best, lane));
         let used: Vec<bool> = self.lanes.iter().map(is_best).collect();
         let mut used = used.into_iter();
         let unused = self.lanes.extract_if(.., |_| used.next() == Some(false));
@@ -74,21 +113,20 @@ impl KnownLanes {
 /// The closing of a lane. Keeps the [`Lanes`] until it is done: they send on the releases that the lane owes.
 struct Closing {
     lanes: Arc<Lanes>,
-    close: Option<Box<dyn FnOnce() + Send>>,
+    driver: Arc<Driver>,
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        if let Some(close) = self.close.take() {
-            close();
-        }
+        self.driver.close();
+        self.lanes.hand_over(&self.driver);
         self.lanes.closing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Lanes {
     /// Returns `None` if each node is one server.
-    pub(crate) fn new(base: &Arc<Shared>, options: &Options) -> Option<Arc<Lanes>> {
+    pub(crate) fn new(base: &Arc<Lane>, options: &Options) -> Option<Arc<Lanes>> {
         let mut places = base.driver.nodes().places().iter();
         places.any(|place| place.cluster().is_some()).then(|| {
             Arc::new_cyclic(|own| Lanes {
@@ -116,7 +154,7 @@ impl Lanes {
     }
 
     /// The lane to the servers that own this slot.
-    pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
+    pub(crate) fn lane(&self, slot: u16) -> Arc<Lane> {
         // A fast path: each call asks for its lane, from many threads.
         let changes = self.changes();
         let known = lock(&self.known);
@@ -143,10 +181,18 @@ impl Lanes {
         lane
     }
 
-    fn add(&self, lanes: &mut Vec<Arc<Shared>>, places: Vec<Place>) -> Arc<Shared> {
-        let nodes = self.base.driver.nodes();
-        let route: Weak<dyn Route> = self.own.clone();
-        let lane = Arc::new(Shared::new(nodes.to(places, &self.options, route)));
+    fn add(&self, lanes: &mut Vec<Arc<Lane>>, places: Vec<Place>) -> Arc<Lane> {
+        let (nodes, own) = (self.base.driver.nodes(), self.own.clone());
+        let elsewhere = move |debts| {
+            if let Some(lanes) = own.upgrade() {
+                lanes.release(debts);
+            }
+        };
+        let nodes = nodes.to(places, &self.options, Box::new(elsewhere));
+        let lane = Arc::new(Lane {
+            shared: Shared::new(nodes),
+            lanes: self.own.clone(),
+        });
         lanes.push(lane.clone());
         lane
     }
@@ -191,17 +237,17 @@ impl Lanes {
         drop(ended);
     }
 
-    /// Closes a lane: in another thread while the program may use others.
-    pub(crate) fn close_one(&self, close: Box<dyn FnOnce() + Send>) {
-        let is_closed = lock(&self.owed).is_closed();
-        let Some(lanes) = self.this().filter(|_| !is_closed) else {
-            return close();
-        };
+    /// Closes a lane: in another thread, since a call may be its last user; but here if the program needs the nodes only
+    /// for locks that it has: the program may end right after this.
+    fn close_one(self: &Arc<Lanes>, driver: Arc<Driver>) {
         self.closing.fetch_add(1, Ordering::Relaxed);
         let closing = Closing {
-            lanes,
-            close: Some(close),
+            lanes: self.clone(),
+            driver,
         };
+        if lock(&self.owed).is_closed() {
+            return drop(closing);
+        }
         let thread = std::thread::Builder::new().name("redlock-close".into());
         // If no thread starts, the lane is closed here.
         let _ = thread.spawn(move || drop(closing));
@@ -239,7 +285,7 @@ impl Lanes {
         &self,
         (node, server): (usize, &Endpoint),
         slot: u16,
-    ) -> Option<Arc<Shared>> {
+    ) -> Option<Arc<Lane>> {
         let places = self.base.driver.nodes().places();
         let place = places.get(node)?;
         let map = place.cluster()?.map()?;
@@ -250,7 +296,7 @@ impl Lanes {
         // The server owns no slot yet, so the map does not have it.
         let target = place.target(server)?;
         let mut known = lock(&self.known);
-        let leads_there = |lane: &&Arc<Shared>| {
+        let leads_there = |lane: &&Arc<Lane>| {
             let place = lane.driver.nodes().places().get(node);
             place.is_some_and(|place| place.is_target(server))
         };
@@ -263,7 +309,7 @@ impl Lanes {
     }
 
     /// The lane to the servers that own this resource.
-    pub(crate) fn of(&self, resource: &[u8]) -> Arc<Shared> {
+    pub(crate) fn of(&self, resource: &[u8]) -> Arc<Lane> {
         self.lane(self.slot(resource))
     }
 
@@ -311,7 +357,7 @@ impl Lanes {
     }
 
     fn connect_all(&self, slots: Vec<u16>) -> Result<Option<NodeErrors>, NodeErrors> {
-        let mut lanes: Vec<Arc<Shared>> = Vec::new();
+        let mut lanes: Vec<Arc<Lane>> = Vec::new();
         for slot in slots {
             let lane = self.lane(slot);
             if !lanes.iter().any(|other| Arc::ptr_eq(other, &lane)) {

@@ -1,9 +1,11 @@
-//! Operations that follow their keys through a Redis Cluster (rule R45).
+//! Which servers an operation goes to: operations follow their keys through a Redis Cluster (rule R45).
 //!
 //! In reading order:
 //!
-//! - `redirect`: operations that servers have redirected
 //! - `lanes`: connections for each combination of masters
+//! - `redirect`: operations that servers have redirected
+//! - `route`: the way of a call's or a lock's operations, chosen once
 
 pub(crate) mod lanes;
-pub(crate) mod redirect;
+mod redirect;
+pub(crate) mod route;

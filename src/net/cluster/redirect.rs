@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::errors::elsewhere::Hint;
-use crate::net::cluster::lanes::Lanes;
-use crate::net::driver::route::Route;
-use crate::net::driver::shared::Shared;
+use crate::net::cluster::lanes::{Lane, Lanes};
+use crate::net::driver::driver::Driver;
+use crate::net::driver::leader::Caller;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::{Goes, Redirect};
@@ -20,13 +20,37 @@ use crate::values::sync::{lock, wait_until};
 /// How often it is looked whether releases are owed.
 const LOOK: Duration = Duration::from_millis(5);
 
-impl Route for Lanes {
-    fn run(&self, op: Op) -> Answer {
+impl Lanes {
+    /// Carries out an operation. `lane`: the connections over which its lock was acquired.
+    pub(crate) fn run(&self, lane: &Driver, op: Op) -> Answer {
+        if op.action.ends() {
+            // The end of a lock must not overtake what was sent there (rule R7).
+            let answer = lane.run(op.clone());
+            return self.follow(lane.nodes().places(), op, answer);
+        }
         let lane = self.of(&op.key.resource);
-        let answer = lane.driver.run_here(op.clone());
+        let answer = lane.driver.run(op.clone());
         self.follow(lane.driver.nodes().places(), op, answer)
     }
 
+    /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
+    pub(crate) fn run_before(
+        &self,
+        lane: &Driver,
+        op: Op,
+        (next, waiter): (Op, Arc<Caller>),
+    ) -> Answer {
+        let answer = lane.run_before(op.clone(), next, waiter);
+        self.follow(lane.nodes().places(), op, answer)
+    }
+
+    /// Carries out many operations on locks that were acquired over `lane`.
+    pub(crate) fn run_all(&self, lane: &Driver, ops: Vec<Op>) -> Vec<Answer> {
+        let answers = lane.collect(&lane.submit(ops.iter().cloned()));
+        self.follow_all(lane.nodes().places(), ops, answers)
+    }
+
+    /// The answer to an operation once it was sent on to its key's servers. `from`: the servers that returned `answer`.
     fn follow(&self, from: &[Place], op: Op, answer: Answer) -> Answer {
         if self.is_redirected(&op, &answer) {
             let redirect = self.redirect(from, op, &answer);
@@ -36,6 +60,7 @@ impl Route for Lanes {
         answer
     }
 
+    /// The answers to many operations, as [`follow`](Lanes::follow) returns them.
     fn follow_all(&self, from: &[Place], ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
         let mut steps = Vec::new();
         // All redirects are recorded before anything is sent on.
@@ -51,11 +76,11 @@ impl Route for Lanes {
         }
         while let Some((.., lane, _)) = steps.first() {
             let lane = lane.clone();
-            let is_there = |(.., other, _): &(_, _, Arc<Shared>, _)| Arc::ptr_eq(other, &lane);
+            let is_there = |(.., other, _): &(_, _, Arc<Lane>, _)| Arc::ptr_eq(other, &lane);
             let (together, rest): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_there);
             steps = rest;
-            let again = together.iter().map(|(.., op)| op.clone()).collect();
-            let answered = lane.driver.run_all_here(again);
+            let again = together.iter().map(|(.., op)| op.clone());
+            let answered = lane.driver.collect(&lane.driver.submit(again));
             for ((at, redirect, ..), answer) in together.into_iter().zip(answered) {
                 if let Some(place) = answers.get_mut(at) {
                     *place = self.go_on(lane.driver.nodes().places(), redirect, answer);
@@ -65,7 +90,8 @@ impl Route for Lanes {
         answers
     }
 
-    fn release(&self, releases: Vec<(usize, Debt)>) {
+    /// Sends on the debts of locks that were given up, each with its node, in another thread.
+    pub(super) fn release(&self, releases: Vec<(usize, Debt)>) {
         let mut owed = lock(&self.owed);
         for (node, debt) in releases {
             let slot = self.slot(&debt.key.resource);
@@ -82,10 +108,17 @@ impl Route for Lanes {
         }
     }
 
-    fn close_lane(&self, closing: Box<dyn FnOnce() + Send>) {
-        self.close_one(closing);
+    /// Hands the debts of a lane that is closed to the servers that have the keys now (rule R45).
+    pub(super) fn hand_over(&self, lane: &Driver) {
+        let nodes = lane.nodes();
+        // Whether to hand over depends on all masters.
+        if nodes.state().core.owes_any() && self.hands_over(nodes.places()) {
+            let owed = nodes.state().core.take_elsewhere(true);
+            self.take_over(owed);
+        }
     }
 
+    /// Whether the debts of these places are handed to others. (A thread may be about to reach them yet.)
     fn hands_over(&self, places: &[Place]) -> bool {
         let is_open = !lock(&self.owed).is_closed();
         let leads_to = |slot: &u16| places.iter().all(|place| place.leads_to(*slot));
@@ -100,9 +133,7 @@ impl Route for Lanes {
             self.write_release(node, debt);
         }
     }
-}
 
-impl Lanes {
     /// Whether a server reported that another one has the operation's key.
     fn is_redirected(&self, op: &Op, answer: &Answer) -> bool {
         !answer.remarks.causes.is_empty()
@@ -123,7 +154,7 @@ impl Lanes {
     /// Sends an operation on until the answer counts.
     fn go_on(&self, from: &[Place], mut redirect: Redirect, mut answer: Answer) -> Answer {
         // The lane to the servers that answered. `None`: those at `from`.
-        let mut lane: Option<Arc<Shared>> = None;
+        let mut lane: Option<Arc<Lane>> = None;
         loop {
             let places = lane
                 .as_ref()
@@ -132,7 +163,7 @@ impl Lanes {
             let Some((to, op)) = self.step(places, &mut redirect, &answer) else {
                 break;
             };
-            answer = to.driver.run_here(op);
+            answer = to.driver.run(op);
             lane = Some(to);
         }
         if lane.is_none() {
@@ -152,7 +183,7 @@ impl Lanes {
         if !std::ptr::eq(lane.driver.nodes().places(), from)
             && let Some(op) = Redirect::behind(op)
         {
-            lane.driver.run_here(op);
+            lane.driver.run(op);
         }
     }
 
@@ -176,7 +207,7 @@ impl Lanes {
         places: &[Place],
         redirect: &mut Redirect,
         answer: &Answer,
-    ) -> Option<(Arc<Shared>, Op)> {
+    ) -> Option<(Arc<Lane>, Op)> {
         let slot = redirect.slot();
         let next = match redirect.next(answer, clock::instant()) {
             Goes::Owner { op, pause, moved } => {
@@ -236,7 +267,7 @@ impl Lanes {
         let (slot, to) = (release.slot(), release.to.as_ref());
         let target = to.and_then(|to| self.lane_to((release.node, to), slot));
         let lane = target.unwrap_or_else(|| self.lane(slot));
-        let answer = lane.driver.run_here(release.op.clone());
+        let answer = lane.driver.run(release.op.clone());
         let places = lane.driver.nodes().places();
         self.learn(places, slot, &answer);
         self.leave(&lane, slot, &answer);
@@ -248,7 +279,7 @@ impl Lanes {
 
     /// Ends the connections of the slot's lane to servers that named others as the slot's owners: another slot may have
     /// led the lane there, and no call uses it meanwhile.
-    fn leave(&self, lane: &Arc<Shared>, slot: u16, answer: &Answer) {
+    fn leave(&self, lane: &Arc<Lane>, slot: u16, answer: &Answer) {
         for (node, elsewhere) in Redirect::of(answer, slot) {
             if let Hint::Moved(_, to) = &elsewhere.hint
                 && Arc::ptr_eq(&self.lane(slot), lane)
@@ -262,7 +293,7 @@ impl Lanes {
     pub(crate) fn write_release(&self, node: usize, debt: Debt) {
         let slot = self.slot(&debt.key.resource);
         let op = Redirect::owed(node, debt, slot, clock::instant()).op();
-        self.lane(slot).driver.run_here(op.only_write(true));
+        self.lane(slot).driver.run(op.only_write(true));
     }
 
     /// Waits until no releases are owed, at most for `time`.

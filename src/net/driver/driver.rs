@@ -29,7 +29,6 @@ use crate::net::driver::confirmer;
 use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
-use crate::net::driver::route::Route;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 #[cfg(feature = "cli")]
 use crate::protocol::quorum::core::OwedTo;
@@ -92,19 +91,6 @@ impl Driver {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
-        match self.nodes.route() {
-            None => self.run_here(op),
-            // This operation must not overtake what was sent here (rule R7).
-            Some(route) if op.action.ends() => {
-                let answer = self.run_here(op.clone());
-                route.follow(self.nodes.places(), op, answer)
-            }
-            Some(route) => route.run(op),
-        }
-    }
-
-    /// Carries out `op` on these servers of the nodes, whether they have its key or not.
-    pub(crate) fn run_here(&self, op: Op) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, None);
         self.trace_votes(traced.as_deref(), &answer);
@@ -114,18 +100,9 @@ impl Driver {
     /// Carries out `op`, and right behind it in the same write `next`, which another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Caller>) -> Answer {
         let traced = traced(&op);
-        let again = self.nodes.route().map(|route| (route, op.clone()));
         let answer = self.answer(op, Some((next, waiter)));
         self.trace_votes(traced.as_deref(), &answer);
-        self.send_on(again, answer)
-    }
-
-    /// The answer once the operation was sent on to the servers of its key.
-    fn send_on(&self, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
-        match again {
-            Some((route, op)) => route.follow(self.nodes.places(), op, answer),
-            None => answer,
-        }
+        answer
     }
 
     /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer if a majority
@@ -136,7 +113,7 @@ impl Driver {
         let (began, all) = (clock::instant(), self.nodes.places().len());
         let until = began + self.nodes.timeouts.connect;
         let before = self.nodes.connect_now();
-        let mut answer = self.run_here(Op::ping());
+        let mut answer = self.run(Op::ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
         let mut state = self.nodes.state();
@@ -147,7 +124,7 @@ impl Driver {
         let come = state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
             drop(state);
-            answer = self.run_here(Op::ping());
+            answer = self.run(Op::ping());
             state = self.nodes.state();
         }
         let waited = clock::instant().saturating_duration_since(began);
@@ -188,30 +165,14 @@ impl Driver {
         answer
     }
 
-    /// Carries out many operations, together as far as they can be.
-    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
-        let Some(route) = self.nodes.route() else {
-            return self.run_all_here(ops);
-        };
-        let answers = self.run_all_here(ops.clone());
-        route.follow_all(self.nodes.places(), ops, answers)
-    }
-
-    /// Carries out many operations on these servers of the nodes, whether they have the keys or not.
-    pub(crate) fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
+    /// Submits operations, which are carried out together as far as they can be. This thread must
+    /// [collect](Driver::collect) the answers, since it may be made to lead.
+    pub(crate) fn submit(&self, ops: impl IntoIterator<Item = Op>) -> Vec<Arc<Caller>> {
         let mut state = self.nodes.state();
-        let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
+        let ops = ops.into_iter();
+        let waiters = ops.map(|op| submit(&mut state, op)).collect();
         self.nodes.submitted(&state);
-        drop(state);
-        self.collect(&waiters)
-    }
-
-    /// Submits an operation. This thread must [collect](Driver::collect) the answer, since it may be made to lead.
-    pub(crate) fn submit(&self, op: Op) -> Arc<Caller> {
-        let mut state = self.nodes.state();
-        let waiter = submit(&mut state, op);
-        self.nodes.submitted(&state);
-        waiter
+        waiters
     }
 
     /// The answers to the operations of `waiters`, in their order.
@@ -367,42 +328,29 @@ impl Driver {
     }
 
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
-    /// have one node timeout. This thread waits for that, since the program may end right after this; but another
-    /// thread does if the program can use other servers of the nodes.
+    /// have one node timeout. This thread waits for that, since the program may end right after this.
     pub(crate) fn close(&self) {
-        let nodes = self.nodes.clone();
-        let closing = move || {
-            settle(&nodes);
-            nodes.hand_over();
-        };
-        match self.nodes.route() {
-            Some(route) => route.close_lane(Box::new(closing)),
-            None => closing(),
+        let until = clock::instant() + self.nodes.timeouts.node;
+        self.nodes.close();
+        let mut state = self.nodes.state();
+        loop {
+            if let Some(leader) = self.nodes.take_lead(&mut state) {
+                let mut lead = Lead {
+                    nodes: &self.nodes,
+                    leader: Some(leader),
+                };
+                state = lead.run(state, clock::instant(), |_| false);
+                let leader = lead.leader.as_mut();
+                let connections = leader.map(|leader| state.disconnect(leader));
+                lead.end(state);
+                return drop(connections);
+            }
+            // A renewal that is no longer needed is under way.
+            if clock::instant() > until {
+                return;
+            }
+            state = self.nodes.wait(state, clock::instant() + SOON);
         }
-    }
-}
-
-fn settle(nodes: &Arc<Nodes>) {
-    let until = clock::instant() + nodes.timeouts.node;
-    nodes.close();
-    let mut state = nodes.state();
-    loop {
-        if let Some(leader) = nodes.take_lead(&mut state) {
-            let mut lead = Lead {
-                nodes,
-                leader: Some(leader),
-            };
-            state = lead.run(state, clock::instant(), |_| false);
-            let leader = lead.leader.as_mut();
-            let connections = leader.map(|leader| state.disconnect(leader));
-            lead.end(state);
-            return drop(connections);
-        }
-        // A renewal that is no longer needed is under way.
-        if clock::instant() > until {
-            return;
-        }
-        state = nodes.wait(state, clock::instant() + SOON);
     }
 }
 

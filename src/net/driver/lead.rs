@@ -104,7 +104,7 @@ impl<'a> Lead<'a> {
         let logs = !state.core.events.is_empty();
         let elsewhere = state.core.take_elsewhere(false);
         drop(state);
-        self.nodes.follow_releases(elsewhere);
+        self.nodes.pass_on(elsewhere);
         if let Some((next, leader)) = next {
             next.lead(leader);
         }

@@ -4,7 +4,6 @@
 //!
 //! - `observe`: events for the program
 //! - `abandoned`: threads of queries that have not ended
-//! - `route`: where an operation goes if a server does not carry it out
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
@@ -25,7 +24,6 @@ pub(crate) mod nodes;
 pub(crate) mod observe;
 pub(crate) mod renewals;
 pub(crate) mod report;
-pub(crate) mod route;
 pub(crate) mod shared;
 pub(crate) mod subscription;
 pub(crate) mod waiting;

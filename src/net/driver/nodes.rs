@@ -5,8 +5,9 @@
 mod workers;
 
 use std::collections::VecDeque;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use redis::ConnectionAddr;
@@ -17,7 +18,6 @@ use crate::net::driver::abandoned::AbandonedThreads;
 use crate::net::driver::leader::{Connections, Leader, Submitter};
 use crate::net::driver::observe::Observer;
 use crate::net::driver::report;
-use crate::net::driver::route::{self, Route};
 use crate::net::place::directory::Place;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
@@ -54,9 +54,13 @@ pub(crate) struct Nodes {
     changed: Condvar,
     /// Whether no thread leads. Threads that look for that need not lock the state.
     lead_is_vacant: AtomicBool,
-    /// The route to other servers, if those have other keys. `None`: each node is one server.
-    route: Option<Weak<dyn Route>>,
+    /// Gets the debts whose keys the servers of the nodes do not have. `None`: they have all keys.
+    elsewhere: Option<Elsewhere>,
 }
+
+/// Takes debts over, each of a node.
+pub(crate) type Elsewhere =
+    Box<dyn Fn(Vec<(usize, Debt)>) + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 struct Guards {
     each: Vec<Option<Guard>>,
@@ -99,14 +103,9 @@ impl Nodes {
     }
 
     /// Nodes that lead to some of these nodes' servers.
-    pub(crate) fn to(
-        &self,
-        places: Vec<Place>,
-        options: &Options,
-        route: Weak<dyn Route>,
-    ) -> Nodes {
+    pub(crate) fn to(&self, places: Vec<Place>, options: &Options, elsewhere: Elsewhere) -> Nodes {
         let (trust, observer) = (self.trust.clone(), self.observer.clone());
-        Nodes::at(places, trust, options, observer, Some(route))
+        Nodes::at(places, trust, options, observer, Some(elsewhere))
     }
 
     fn at(
@@ -114,7 +113,7 @@ impl Nodes {
         trust: Trust,
         options: &Options,
         observer: Observer,
-        route: Option<Weak<dyn Route>>,
+        elsewhere: Option<Elsewhere>,
     ) -> Nodes {
         let guards = places
             .iter()
@@ -156,33 +155,17 @@ impl Nodes {
             state: Mutex::new(state),
             changed: Condvar::new(),
             lead_is_vacant: AtomicBool::new(true),
-            route,
+            elsewhere,
         }
     }
 
-    /// The route to other servers of the nodes, which have other keys.
-    pub(crate) fn route(&self) -> Option<Arc<dyn Route>> {
-        route::upgraded(self.route.as_ref())
-    }
-
-    /// Sends releases on to the servers that have their keys. (Not to be called with the state: the last of the nodes
-    /// may end here.)
-    pub(crate) fn follow_releases(&self, releases: Vec<(usize, Debt)>) {
-        if !releases.is_empty()
-            && let Some(route) = self.route()
+    /// Passes on debts whose keys the servers do not have. (Not to be called with the state: the last of the nodes may end
+    /// here.)
+    pub(crate) fn pass_on(&self, debts: Vec<(usize, Debt)>) {
+        if !debts.is_empty()
+            && let Some(elsewhere) = &self.elsewhere
         {
-            route.release(releases);
-        }
-    }
-
-    /// Hands the releases that a closed lane still owes to the servers that have the keys now (rule R45).
-    pub(crate) fn hand_over(&self) {
-        // Whether to hand over depends on all masters.
-        if self.state().core.owes_any()
-            && let Some(route) = self.route().filter(|route| route.hands_over(&self.places))
-        {
-            let owed = self.state().core.take_elsewhere(true);
-            route.take_over(owed);
+            elsewhere(debts);
         }
     }
 

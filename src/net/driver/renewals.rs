@@ -16,6 +16,7 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::observe::{Event, Observer};
 use crate::protocol::calls::lease::renewals::Renewed;
 use crate::protocol::calls::lease::{self, Lease, Loss};
+use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
 use crate::values::sync::{lock, wait_for};
@@ -230,12 +231,13 @@ pub(crate) struct Renewals {
 }
 
 impl Renewals {
-    /// Renews the lock from now on.
+    /// Renews the lock from now on. `run_all`: carries out extensions, whose locks this driver's nodes have had.
     pub(crate) fn keep(
         &self,
         renewal: &Arc<Renewal>,
         max_hold: Duration,
         driver: &Arc<Driver>,
+        run_all: impl Fn(&Driver, Vec<Op>) -> Vec<Answer> + Send + 'static,
     ) -> std::io::Result<()> {
         let due = lock(&renewal.lease).keep(max_hold, jitter, Point::now());
         // The connections close with the last lock, whether this thread runs or not.
@@ -243,7 +245,7 @@ impl Renewals {
         let work = move |due: Due| {
             driver
                 .upgrade()
-                .map_or_else(Due::new, |driver| renew(&driver, &events, due))
+                .map_or_else(Due::new, |driver| renew(&driver, &run_all, &events, due))
         };
         self.renewals
             .add(due, renewal.clone(), "redlock-renewal", work)
@@ -287,7 +289,12 @@ impl Renewals {
 }
 
 /// Renews the locks that are due. Returns when each is due again.
-fn renew(driver: &Driver, events: &Arc<RenewalSchedule>, due: Due) -> Due {
+fn renew(
+    driver: &Driver,
+    run_all: impl Fn(&Driver, Vec<Op>) -> Vec<Answer>,
+    events: &Arc<RenewalSchedule>,
+    due: Due,
+) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
@@ -302,7 +309,7 @@ fn renew(driver: &Driver, events: &Arc<RenewalSchedule>, due: Due) -> Due {
             lease::renewals::Due::Ended => {}
         }
     }
-    let (answers, node_timeout) = (driver.run_all(ops), driver.nodes().timeouts.node);
+    let (answers, node_timeout) = (run_all(driver, ops), driver.nodes().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();
@@ -340,9 +347,9 @@ fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
     let submit = |(renewal, repair): (Arc<Renewal>, Op)| {
         // Ending the renewal waits for this mutex, so the release is sent after the repair.
         let lease = lock(&renewal.lease);
-        lease.is_kept().then(|| driver.submit(repair))
+        lease.is_kept().then(|| driver.submit([repair]))
     };
-    let repairs: Vec<_> = repairs.into_iter().filter_map(submit).collect();
+    let repairs: Vec<_> = repairs.into_iter().filter_map(submit).flatten().collect();
     driver.collect(&repairs);
 }
 

@@ -1,4 +1,4 @@
-//! The connections, the kept locks and the waiters that a `Redlock`, its clones and its locks share.
+//! The connections, the kept locks and the waiters that a `Redlock`, its clones and its locks share, or those of one shard.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use crate::net::driver::observe::Observer;
 use crate::net::driver::renewals::Renewals;
 use crate::net::driver::waiting::Waiting;
 
-/// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when the last
-/// of them is gone, and the kept locks.
+/// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, and the kept locks.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) renewals: Renewals,
@@ -33,19 +32,5 @@ impl Shared {
 
     pub(crate) fn observer(&self) -> &Observer {
         &self.driver.nodes().observer
-    }
-
-    /// Whether locks of one are locks of the other.
-    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        let routes = || Some((self.driver.nodes().route()?, other.driver.nodes().route()?));
-        Arc::ptr_eq(self, other) || routes().is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            self.driver.close();
-        }
     }
 }

@@ -64,27 +64,34 @@ impl Waiting {
         result
     }
 
-    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
-    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Answer {
+    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere. `run`: carries out the release, and
+    /// right behind it the waiter's first try.
+    pub(crate) fn release(
+        &self,
+        release: &Release,
+        run: impl FnOnce(Op, Option<(Op, Arc<Caller>)>) -> Answer,
+    ) -> Answer {
         let mut process = self;
         let Submit { op, next } = release.submit(&mut process, Point::now);
         let handed_off = next.is_some();
-        let answer = match next {
-            None => driver.run(op),
-            Some((next, thread)) => driver.run_before(op, next, thread),
-        };
+        let answer = run(op, next);
         release.answered(handed_off, answer, &mut process, Point::now)
     }
 
     // ---- notifications by other processes
 
-    /// Starts a subscriber for each node that needs a subscription and has none.
-    pub(crate) fn subscribe(self: &Arc<Waiting>, driver: &Arc<Driver>) {
+    /// Starts a subscriber for each node that needs a subscription and has none. `forward`: passes a notification on.
+    pub(crate) fn subscribe(
+        self: &Arc<Waiting>,
+        driver: &Arc<Driver>,
+        forward: impl Fn(&Driver, Op) + Clone + Send + 'static,
+    ) {
         let nodes = lock(&self.queues).take_to_start();
         for node in nodes.iter() {
             let subscriber = Subscriber {
                 waiting: self.clone(),
                 driver: Arc::downgrade(driver),
+                forward: forward.clone(),
                 node,
                 subscription: None,
                 has_ended: false,
@@ -125,15 +132,16 @@ impl Process for &Waiting {
 }
 
 /// The thread that maintains the subscription to a node, until it is no longer needed.
-struct Subscriber {
+struct Subscriber<F: Fn(&Driver, Op)> {
     waiting: Arc<Waiting>,
     driver: Weak<Driver>,
+    forward: F,
     node: usize,
     subscription: Option<Subscription>,
     has_ended: bool,
 }
 
-impl Subscriber {
+impl<F: Fn(&Driver, Op)> Subscriber<F> {
     /// Carries out what [`WaitQueues::subscriber`] returns.
     fn run(mut self) {
         let mut event = Some(SubscriberEvent::Begins);
@@ -197,7 +205,7 @@ impl Subscriber {
 
     fn forward(&self, op: Op) -> Option<SubscriberEvent> {
         let resource = op.key.resource.clone();
-        self.driver.upgrade()?.run(op);
+        (self.forward)(&*self.driver.upgrade()?, op);
         Some(SubscriberEvent::Forwarded(resource))
     }
 
@@ -227,7 +235,7 @@ impl Subscriber {
     }
 }
 
-impl Drop for Subscriber {
+impl<F: Fn(&Driver, Op)> Drop for Subscriber<F> {
     /// If the subscriber could not be started, or has panicked, which only a bug can cause, another one may be started.
     fn drop(&mut self) {
         if !self.has_ended {

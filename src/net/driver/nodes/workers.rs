@@ -141,7 +141,7 @@ impl<'a> WorkerThread<'a> {
         if confirms {
             start_confirmer(nodes);
         }
-        nodes.follow_releases(elsewhere);
+        nodes.pass_on(elsewhere);
         nodes.log();
     }
 

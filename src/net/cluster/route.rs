@@ -1,0 +1,94 @@
+//! The way of a call's or a lock's operations, chosen once: to the nodes, or to the servers of Redis Clusters that have
+//! the key (rule R45).
+
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::net::cluster::lanes::{Lane, Lanes};
+use crate::net::driver::driver::Driver;
+use crate::net::driver::renewals::Renewal;
+use crate::net::driver::shared::Shared;
+use crate::protocol::calls::release::Release;
+use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::op::Op;
+
+#[derive(Clone)]
+pub(crate) enum Route {
+    /// To the nodes: each has all keys.
+    One(Arc<Lane>),
+    /// To the servers of this lane, and on to those that have the key. All lanes are kept, since the key may move.
+    Shards(Arc<Lane>, Arc<Lanes>),
+}
+
+impl Deref for Route {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        let (Route::One(lane) | Route::Shards(lane, _)) = self;
+        lane
+    }
+}
+
+impl Route {
+    /// Carries out an operation.
+    pub(crate) fn run(&self, op: Op) -> Answer {
+        match self {
+            Route::One(lane) => lane.driver.run(op),
+            Route::Shards(lane, lanes) => lanes.run(&lane.driver, op),
+        }
+    }
+
+    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
+    pub(crate) fn release(&self, release: &Release) -> Answer {
+        self.waiting
+            .release(release, |op, next| match (self, next) {
+                (_, None) => self.run(op),
+                (Route::One(lane), Some((next, waiter))) => {
+                    lane.driver.run_before(op, next, waiter)
+                }
+                (Route::Shards(lane, lanes), Some(next)) => {
+                    lanes.run_before(&lane.driver, op, next)
+                }
+            })
+    }
+
+    /// Starts a subscriber for each node that needs a subscription and has none.
+    pub(crate) fn subscribe(&self) {
+        let lanes = self.lanes();
+        self.waiting
+            .subscribe(&self.driver, move |driver: &Driver, op| {
+                drop(match lanes.upgrade() {
+                    Some(lanes) => lanes.run(driver, op),
+                    None => driver.run(op),
+                });
+            });
+    }
+
+    /// Renews a lock from now on.
+    pub(crate) fn keep(&self, renewal: &Arc<Renewal>, max_hold: Duration) -> std::io::Result<()> {
+        let lanes = self.lanes();
+        let run_all = move |driver: &Driver, ops: Vec<Op>| match lanes.upgrade() {
+            Some(lanes) => lanes.run_all(driver, ops),
+            None => driver.collect(&driver.submit(ops)),
+        };
+        self.renewals.keep(renewal, max_hold, &self.driver, run_all)
+    }
+
+    /// Whether locks of one are locks of the other.
+    pub(crate) fn is_same(&self, other: &Route) -> bool {
+        match (self, other) {
+            (Route::One(one), Route::One(other)) => Arc::ptr_eq(one, other),
+            (Route::Shards(_, one), Route::Shards(_, other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// All lanes, for threads that keep no connections open.
+    fn lanes(&self) -> Weak<Lanes> {
+        match self {
+            Route::One(_) => Weak::new(),
+            Route::Shards(_, lanes) => Arc::downgrade(lanes),
+        }
+    }
+}
