@@ -513,4 +513,6 @@ impl Call<'_> {
 }
 
 #[cfg(test)]
+mod packed;
+#[cfg(test)]
 mod tests;
