@@ -19,6 +19,8 @@
 
 #[path = "bench/contended.rs"]
 mod contended;
+#[path = "bench/figures.rs"]
+mod figures;
 #[path = "bench/kinds.rs"]
 mod kinds;
 #[path = "bench/native.rs"]
@@ -48,7 +50,7 @@ const SCENARIOS: [Scenario; 7] = [
 const NODES: [usize; 3] = [1, 3, 5];
 
 fn main() {
-    if contended::worker() || kinds::worker() {
+    if contended::worker() || kinds::worker() || figures::run() {
         return;
     }
     let (flags, chosen): (Vec<String>, Vec<String>) = std::env::args()
