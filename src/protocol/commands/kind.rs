@@ -13,7 +13,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::protocol::commands::companions::Companion::{self, Mark as WriterMark, Queue, Turn};
 use crate::protocol::commands::queue::millis;
+use crate::protocol::commands::scripts::{
+    ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, DEQUEUE,
+    EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES, LEAVE, REFILL_MEMBER,
+    REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES, Script,
+};
 use crate::values::token::Token;
 
 /// The maximum number of permits: a node goes through all of them for each that it grants.
@@ -56,7 +62,124 @@ pub(crate) struct Mark {
     pub(crate) waited: u64,
 }
 
+/// How a node stores a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A string, under the one name.
+    Value,
+    /// A member of a sorted set, under the one name.
+    Member,
+    /// A string under each of the names.
+    Names,
+}
+
+/// The commands of a kind of lock.
+pub(crate) struct Row {
+    pub(super) form: Form,
+    /// The scripts of an acquire that does not wait, and of a repair. `None`: SET.
+    pub(super) acquire: Option<Script>,
+    pub(super) repair: Option<Script>,
+    pub(super) enqueue: Script,
+    pub(super) extend: Script,
+    /// A release that notifies no waiter, and leaves a mark as it is.
+    pub(super) undo: Script,
+    pub(super) release: Script,
+    pub(super) fence: Script,
+    pub(super) leave: Script,
+    pub(super) beside: BesideRow,
+    /// Whether votes count only together with those for the same number.
+    pub(crate) counts_apart: bool,
+}
+
+/// The keys beside the lock that its commands name if they may.
+pub(crate) struct BesideRow {
+    /// An acquire that does not wait.
+    pub(super) tries: &'static [Companion],
+    pub(super) waits: &'static [Companion],
+    pub(super) releases: &'static [Companion],
+    pub(super) leaves: &'static [Companion],
+}
+
+const PLAIN: Row = Row {
+    form: Form::Value,
+    acquire: None,
+    repair: None,
+    enqueue: ACQUIRE_OR_ENQUEUE,
+    extend: EXTEND,
+    undo: RELEASE,
+    release: RELEASE_AND_NOTIFY,
+    fence: FENCE,
+    leave: DEQUEUE,
+    beside: BesideRow {
+        tries: &[],
+        waits: &[Queue, Turn],
+        releases: &[Queue],
+        leaves: &[Queue, Turn],
+    },
+    counts_apart: false,
+};
+
+/// The row of a kind whose holders are members of a set. `tries` and `waits`: the keys beside it that an acquire names.
+const fn members(acquire: Script, tries: &'static [Companion], waits: &'static [Companion]) -> Row {
+    Row {
+        form: Form::Member,
+        acquire: Some(acquire),
+        repair: Some(REFILL_MEMBER),
+        enqueue: acquire,
+        extend: EXTEND_MEMBER,
+        undo: RELEASE_MEMBER,
+        release: RELEASE_MEMBER,
+        fence: FENCE_MEMBER,
+        leave: LEAVE,
+        beside: BesideRow {
+            tries,
+            waits,
+            releases: &[Queue],
+            leaves: &[Queue, WriterMark],
+        },
+        counts_apart: false,
+    }
+}
+
+/// The row of a kind whose holders have a string under each name.
+const fn names(acquire: Script, tries: &'static [Companion], waits: &'static [Companion]) -> Row {
+    let beside = BesideRow {
+        releases: &[Queue, WriterMark],
+        ..members(acquire, tries, waits).beside
+    };
+    Row {
+        form: Form::Names,
+        repair: Some(REFILL_NAMES),
+        extend: EXTEND_NAMES,
+        undo: RELEASE_NAMES,
+        release: RELEASE_NAMES,
+        fence: FENCE_NAMES,
+        beside,
+        ..members(acquire, tries, waits)
+    }
+}
+
+const PERMIT: Row = Row {
+    counts_apart: true,
+    ..members(ACQUIRE_PERMIT, &[], &[Queue])
+};
+const READ: Row = members(ACQUIRE_READ, &[Queue, WriterMark], &[Queue, WriterMark]);
+const WRITE: Row = names(ACQUIRE_WRITE, &[Queue, WriterMark], &[Queue, WriterMark]);
+const SEVERAL: Row = names(ACQUIRE_NAMES, &[], &[Queue]);
+
 impl Kind {
+    pub(crate) fn row(&self) -> &'static Row {
+        match self {
+            Kind::Plain => &PLAIN,
+            Kind::Permit { .. } => &PERMIT,
+            // Only released: its number counts for no permit.
+            Kind::Stray(_) => const { &members(ACQUIRE_PERMIT, &[], &[]) },
+            Kind::Read { .. } => &READ,
+            Kind::Write(_) => &WRITE,
+            Kind::Several { .. } => &SEVERAL,
+        }
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Kind::Plain)
     }
@@ -109,9 +232,30 @@ impl Kind {
         }
     }
 
-    /// Whether votes count only together with those for the same number.
-    pub(crate) fn counts_apart(&self) -> bool {
-        matches!(self, Kind::Permit { .. })
+    /// The beginning of the member of a set, as far as it is determined.
+    pub(super) fn head(&self) -> Option<String> {
+        match self {
+            Kind::Permit { slot, .. } => slot.map(|slot| format!("redlock:s{slot:03}")),
+            Kind::Stray(slot) => Some(format!("redlock:s{slot:03}")),
+            Kind::Read { .. } => Some("redlock:r000".into()),
+            Kind::Plain | Kind::Write(_) | Kind::Several { .. } => None,
+        }
+    }
+
+    /// The name of the writer in its mark, empty if there is none.
+    pub(super) fn writer(&self) -> String {
+        match self {
+            Kind::Write(mark) => format!("{:016x}", mark.writer),
+            _ => String::new(),
+        }
+    }
+
+    /// How many milliseconds the caller has waited, for kinds that count it.
+    pub(super) fn waited(&self) -> Option<u64> {
+        match self {
+            Kind::Read { waited } | Kind::Write(Mark { waited, .. }) => Some(*waited),
+            _ => None,
+        }
     }
 
     /// Notes how long the caller has waited.
@@ -119,11 +263,6 @@ impl Kind {
         if let Kind::Read { waited } | Kind::Write(Mark { waited, .. }) = self {
             *waited = u64::try_from(wait().as_millis()).unwrap_or(u64::MAX >> 12);
         }
-    }
-
-    /// Whether a try that does not wait uses keys beside the lock, which it can do without.
-    pub(crate) fn tries_with_companions(&self) -> bool {
-        matches!(self, Kind::Read { .. } | Kind::Write(_))
     }
 
     /// Whether a waiter leaves something on the nodes besides its place in the queue.
@@ -152,10 +291,5 @@ impl Mark {
             life: millis(life.clamp(MARK_LIFE.0, MARK_LIFE.1)),
             waited: 0,
         }
-    }
-
-    /// The name of the writer in the mark.
-    pub(super) fn name(self) -> String {
-        format!("{:016x}", self.writer)
     }
 }

@@ -1,11 +1,6 @@
-//! The votes on a lock that is not plain: the meaning of a reply, and which grants count, since a permit is a quorum of
-//! grants of one slot.
+//! Which grants of a lock count: a permit is a quorum of grants of one slot.
 
-use crate::protocol::commands::ask::Ask;
-use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
-use crate::protocol::commands::queue::LockInfo;
-use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::vote::{NOTIFIED, OtherUse, Refusal, Vote};
+use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::quorum::{NodeSet, Tally};
 
@@ -53,33 +48,6 @@ pub(crate) fn without_strays(tally: Tally, strays: NodeSet) -> Tally {
 }
 
 impl Kind {
-    /// The vote in a node's reply to a script of a lock that is not plain. `None`: the reply is no such answer.
-    pub(crate) fn vote(&self, ask: Ask, reply: &Reply) -> Option<Vote> {
-        let most = match (ask, self) {
-            // The extended permit may be one of more permits than this process would take.
-            (Ask::Extend(_) | Ask::Shorten(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
-            (Ask::Acquire(..), Kind::Permit { permits, .. }) => (*permits).into(),
-            (Ask::Fence(_), _) => u64::MAX,
-            (Ask::Release { .. } | Ask::Leave(_), _) => NOTIFIED,
-            _ => 1,
-        };
-        let acquires = matches!(ask, Ask::Acquire(..));
-        let holds = !acquires && !matches!(ask, Ask::Refill(_) | Ask::Leave(_));
-        match reply {
-            Reply::Bulk(_) if acquires => {
-                LockInfo::parse(reply).map(|info| Vote::Refused(Refusal::Held(info)))
-            }
-            Reply::Int(number @ ..=0) if holds => Vote::not_held(*number),
-            Reply::Int(0) if !acquires => Some(Vote::Refused(Refusal::Unknown)),
-            Reply::Int(number) => match u64::try_from(*number) {
-                Ok(granted) if (1..=most).contains(&granted) => Some(Vote::Granted(granted)),
-                Err(_) if acquires => OtherUse::of(*number).map(Vote::OtherUse),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
     /// The number whose votes count, by the grants of the nodes (rules R47, R48). `None`: all votes count.
     fn counted(&self, granted: &[(usize, u64)]) -> Option<u64> {
         let Kind::Permit { slot, .. } = self else {
@@ -96,17 +64,8 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::proof::fixtures::{MS, ttl};
-    use crate::protocol::commands::queue::Channel;
     use crate::values::quorum::{Question, Verdict};
-
-    const UNDO: Ask = Ask::Release {
-        undo: true,
-        but: None,
-    };
 
     fn permit(permits: u16, slot: Option<u16>) -> Kind {
         Kind::Permit { permits, slot }
@@ -147,64 +106,5 @@ mod tests {
         assert_eq!(strays(None), [2]);
         assert_eq!(granted.counted(&permit(3, None)), Some(2));
         assert_eq!(numbers(&[]).counted(&permit(3, Some(1))), None);
-    }
-
-    #[test]
-    fn what_no_script_answers_is_no_vote() {
-        let second = ttl(1000 * MS);
-        let (acquire, release) = (Ask::Acquire(second, None), UNDO);
-        let read = Kind::Read { waited: 0 };
-        let both = Kind::several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
-        let two = permit(2, None);
-        let vote = |kind: &Kind, ask, reply| match kind.vote(ask, &reply) {
-            Some(Vote::Granted(number)) => format!("+{number}"),
-            Some(Vote::Refused(Refusal::Instead(instead))) => format!("{instead:?}"),
-            Some(Vote::Refused(_)) => "no".into(),
-            Some(Vote::OtherUse(other)) => format!("{other:?}"),
-            Some(_) => "another".into(),
-            None => "garbage".into(),
-        };
-        let int = Reply::Int;
-        for (kind, ask, reply, expected) in [
-            (&two, acquire, int(2), "+2"),
-            (&two, acquire, int(3), "garbage"),
-            (&two, acquire, int(0), "garbage"),
-            (&two, acquire, int(-1), "Lock"),
-            (&two, acquire, int(-5), "garbage"),
-            (&two, acquire, int(i64::MIN), "garbage"),
-            (&two, acquire, Reply::Okay, "garbage"),
-            (&two, acquire, Reply::Nil, "garbage"),
-            (&two, acquire, Reply::Bulk("1500 00a1ff -".into()), "no"),
-            (&two, acquire, Reply::Bulk("x".into()), "garbage"),
-            // The permit was resumed by a process that names another number.
-            (&two, Ask::Extend(second), int(1000), "+1000"),
-            (&two, Ask::Extend(second), int(1001), "garbage"),
-            (&two, Ask::Extend(second), int(-2), "Nothing"),
-            (&two, Ask::Extend(second), int(-3), "garbage"),
-            (&two, Ask::Leave(Channel::new([7; 16])), int(-1), "garbage"),
-            (&two, Ask::Shorten(second), int(3), "+3"),
-            (&two, Ask::Shorten(second), int(0), "no"),
-            (&two, release, int(1), "+1"),
-            (&two, release, int(3), "garbage"),
-            (&two, release, int(-1), "Another"),
-            (&read, Ask::Fence(0), int(-2), "Nothing"),
-            (&both, Ask::Refill(second), int(-1), "garbage"),
-            (
-                &two,
-                release,
-                Reply::Bulk("1500 00a1ff -".into()),
-                "garbage",
-            ),
-            (&two, Ask::Fence(0), int(1 << 40), "+1099511627776"),
-            (&read, acquire, int(1), "+1"),
-            (&read, acquire, int(2), "garbage"),
-            (&read, acquire, int(-3), "Permits"),
-            (&both, Ask::Extend(second), int(2), "garbage"),
-            (&both, Ask::Refill(second), int(0), "no"),
-            (&both, acquire, Reply::Okay, "garbage"),
-        ] {
-            let text = format!("{kind:?} {ask:?} {reply:?}");
-            assert_eq!(vote(kind, ask, reply), expected, "{text}");
-        }
     }
 }

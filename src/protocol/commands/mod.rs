@@ -10,11 +10,12 @@
 //! - `queue`: the processes that wait for a lock, as its nodes report them
 //! - `vote`: the meaning of a node's answer to a command
 //! - `scripts`: the scripts that run on servers
-//! - `kind`: the kinds of locks
-//! - `ask`: the requests for a lock that is not plain (`kind_votes`: the votes on it, and which of them count)
-//! - `script`: the commands of a lock (`means`: the forms in which a server accepts them)
+//! - `kind`: the kinds of locks, and a row of scripts for each
+//! - `kind_votes`: which grants of a kind count
+//! - `script`: actions on a lock (`means`: the forms in which a server accepts their commands)
+//! - `command`: the bytes of each action for each kind, and the votes in the replies
 
-pub(crate) mod ask;
+pub(crate) mod command;
 pub(crate) mod companions;
 pub(crate) mod kind;
 pub(crate) mod kind_votes;

@@ -96,17 +96,6 @@ pub(crate) fn millis(time: Duration) -> u64 {
         .min(u64::MAX >> 12)
 }
 
-impl QueueEntry {
-    /// The arguments that follow resource, token, ttl and channel.
-    pub(crate) fn arguments(&self) -> [String; 3] {
-        [
-            self.arrived.to_string(),
-            self.waited.to_string(),
-            self.lease.to_string(),
-        ]
-    }
-}
-
 /// Data in a lock's key that is not a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotALock {

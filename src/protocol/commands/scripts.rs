@@ -12,6 +12,8 @@ pub(crate) struct Script {
     pub(crate) text: &'static [u8],
     /// The SHA-1 of the text.
     pub(crate) hash: &'static [u8],
+    /// The first arguments of a call by the hash, packed.
+    pub(crate) by_hash: &'static [u8],
 }
 
 /// One script, from one or more files.
@@ -22,7 +24,7 @@ macro_rules! script {
         const LENGTH: usize = strip::<0>(SOURCE).1;
         const TEXT: [u8; LENGTH] = strip(SOURCE).0;
         const HASH: [u8; 40] = sha1(&TEXT);
-        Script { text: &TEXT, hash: &HASH }
+        Script { text: &TEXT, hash: &HASH, by_hash: &by_hash(&HASH) }
     }};
 }
 
@@ -107,7 +109,7 @@ pub(crate) const LATER: [Script; 14] = [
 
 impl Script {
     /// The place of the script among [`LATER`], if it is one of those.
-    pub(crate) fn later(self) -> Option<usize> {
+    pub(crate) fn later(&self) -> Option<usize> {
         LATER.iter().position(|later| later.hash == self.hash)
     }
 }
@@ -119,7 +121,20 @@ pub(crate) const INSPECT: Script = script!("inspect");
 pub(crate) const TRIAL: Script = Script {
     text: b"return 1",
     hash: &sha1(b"return 1"),
+    by_hash: &by_hash(&sha1(b"return 1")),
 };
+
+// The compiler runs this: an index out of bounds does not compile.
+#[allow(clippy::indexing_slicing)]
+const fn by_hash(hash: &[u8; 40]) -> [u8; 60] {
+    let mut packed = *b"$7\r\nEVALSHA\r\n$40\r\n0000000000000000000000000000000000000000\r\n";
+    let mut at = 0;
+    while at < hash.len() {
+        packed[18 + at] = hash[at];
+        at += 1;
+    }
+    packed
+}
 
 /// The lines of `source` without indentation, comments and blank lines: the bytes that fit, and how many there are.
 // The compiler runs this: an index out of bounds does not compile.

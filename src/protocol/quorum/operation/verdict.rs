@@ -17,7 +17,7 @@ impl<W> Operation<W> {
     /// Whether votes are for one of several slots, and count only together with those for the same one (rules R47,
     /// R48).
     pub(super) fn counts_apart(&self) -> bool {
-        self.op.key.kind.counts_apart() && (self.is_acquire() || self.is_extension())
+        self.op.key.kind.row().counts_apart && (self.is_acquire() || self.is_extension())
     }
 
     /// The nodes that granted a slot other than the one that counts.

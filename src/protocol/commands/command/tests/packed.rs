@@ -3,11 +3,14 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::*;
 use crate::proof::fixtures::{MS, token, ttl};
 use crate::protocol::commands::kind::Mark;
+use crate::protocol::commands::means::Beside;
 use crate::protocol::commands::sha1::sha1;
+use crate::values::label::Label;
 
 /// A row for each kind and action, with hashes of two lists, each in the order of the loops here: the commands for all
 /// means, labels and prefixes, and the votes.

@@ -1,8 +1,16 @@
 //! Commands as bytes, and the meaning of replies.
 
-use std::time::Duration;
+mod kinds;
+mod packed;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::protocol::commands::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
+};
+use crate::values::label::Label;
 
 #[test]
 fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
