@@ -37,13 +37,10 @@ impl Confirmer {
             state = match state.core.next(ThreadRole::Confirmer, now) {
                 Next::Lead => Confirmer::probe(&nodes, state, now),
                 Next::Finished => break,
-                next => nodes.carry_out(
-                    ThreadRole::Confirmer,
-                    &mut Connections::default(),
-                    state,
-                    next,
-                    now,
-                ),
+                next => {
+                    let (role, connections) = (ThreadRole::Confirmer, &mut Connections::default());
+                    nodes.carry_out(role, connections, state, next, now).0
+                }
             }
         }
         self.ended = true;

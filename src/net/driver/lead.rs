@@ -55,12 +55,12 @@ impl<'a> Lead<'a> {
                     continue;
                 }
             }
-            state = match next {
+            (state, now) = match next {
                 Next::StartConfirmer => {
                     let start_confirmer = state.start_confirmer;
                     drop(state);
                     start_confirmer(nodes);
-                    nodes.state()
+                    (nodes.state(), clock::instant())
                 }
                 next => nodes.carry_out(
                     ThreadRole::Leader,
@@ -70,7 +70,6 @@ impl<'a> Lead<'a> {
                     now,
                 ),
             };
-            now = clock::instant();
         }
     }
 

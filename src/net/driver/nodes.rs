@@ -307,7 +307,8 @@ impl Nodes {
 
     // ---- what the core returns
 
-    /// Carries out what the core has returned to a thread, unless that is to end or to lead.
+    /// Carries out what the core has returned to a thread, unless that is to end or to lead. Also returns the time by
+    /// then.
     pub(crate) fn carry_out<'a>(
         self: &'a Arc<Nodes>,
         role: ThreadRole,
@@ -315,8 +316,8 @@ impl Nodes {
         mut state: MutexGuard<'a, DriverState>,
         next: Next,
         now: Instant,
-    ) -> MutexGuard<'a, DriverState> {
-        match next {
+    ) -> (MutexGuard<'a, DriverState>, Instant) {
+        let state = match next {
             Next::StartWorker { node } => self.start_worker(connections, state, node, false),
             Next::HandOver { node } => self.start_worker(connections, state, node, true),
             Next::Ask { node, found } => self.ask(state, node, found),
@@ -327,7 +328,7 @@ impl Nodes {
                 state
             }
             Next::Send { nodes, until } => self.send((role, connections), state, nodes, until, now),
-            Next::Recv { node, until } => self.recv(connections, state, node, until, now),
+            Next::Recv { node, until } => return self.recv(connections, state, node, until, now),
             Next::Wait { until } => {
                 let leads = role == ThreadRole::Leader;
                 state.leader_waits |= leads;
@@ -336,7 +337,8 @@ impl Nodes {
                 state
             }
             Next::StartConfirmer | Next::Lead | Next::Reconnected | Next::Finished => state,
-        }
+        };
+        (state, clock::instant())
     }
 
     /// Writes to these nodes, the nearest first: it answers while the others are written to.
@@ -353,7 +355,7 @@ impl Nodes {
             connections.take_over(node, &mut state.handed_over);
         }
         drop(state);
-        let mut ended = None;
+        let mut ended = Vec::new();
         for (node, bytes) in connections.out.parts() {
             let connection = connections.each.get_mut(node).and_then(Option::as_mut);
             let sent = connection.map_or_else(
@@ -362,11 +364,11 @@ impl Nodes {
             );
             // The core does not wait for the leader's writes.
             if sent.is_err() || role != ThreadRole::Leader {
-                ended.get_or_insert_with(Vec::new).push((node, sent));
+                ended.push((node, sent));
             }
         }
         state = self.state();
-        for (node, sent) in ended.into_iter().flatten() {
+        for (node, sent) in ended {
             state.core.input(node, Input::Sent(sent), clock::instant());
         }
         state
@@ -380,7 +382,7 @@ impl Nodes {
         node: usize,
         until: Instant,
         now: Instant,
-    ) -> MutexGuard<'a, DriverState> {
+    ) -> (MutexGuard<'a, DriverState>, Instant) {
         connections.take_over(node, &mut state.handed_over);
         drop(state);
         let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
@@ -390,7 +392,7 @@ impl Nodes {
         let now = clock::instant();
         let mut state = self.state();
         state.core.input(node, Input::Received(received), now);
-        state
+        (state, now)
     }
 
     /// Makes the workers of nodes that are away connect them at once. Returns how many tries have ended so far.

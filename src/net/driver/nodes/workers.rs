@@ -151,8 +151,8 @@ impl<'a> WorkerThread<'a> {
         mut state: MutexGuard<'a, DriverState>,
     ) -> (MutexGuard<'a, DriverState>, bool) {
         let (nodes, role) = (self.nodes, ThreadRole::Worker(self.node));
+        let mut now = clock::instant();
         loop {
-            let now = clock::instant();
             let next = state.core.next(role, now);
             nodes.announce(&mut state);
             match next {
@@ -161,7 +161,7 @@ impl<'a> WorkerThread<'a> {
                 Next::Connect { .. } | Next::Wait { .. } => nodes.log_elsewhere(&state),
                 _ => {}
             }
-            state = nodes.carry_out(role, &mut self.connections, state, next, now);
+            (state, now) = nodes.carry_out(role, &mut self.connections, state, next, now);
         }
     }
 }
