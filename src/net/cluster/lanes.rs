@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::Owed;
 use crate::protocol::commands::slots::{self, Endpoint, Map};
+use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
 use crate::values::quorum::spare;
@@ -66,9 +67,8 @@ pub(crate) struct Lanes {
     options: Options,
     known: Mutex<KnownLanes>,
     own: Weak<Lanes>,
-    /// Whether a thread asks for the maps. `has_moved`: whether a slot has moved since it asked.
-    is_refreshing: AtomicBool,
-    has_moved: AtomicBool,
+    /// When the maps are asked for again.
+    refreshes: Mutex<Refreshes>,
     /// The releases that follow their keys without a caller; notified when there are more.
     pub(crate) owed: Mutex<Owed>,
     pub(crate) owed_more: Condvar,
@@ -134,8 +134,7 @@ impl Lanes {
                 options: options.clone(),
                 known: Mutex::default(),
                 own: own.clone(),
-                is_refreshing: AtomicBool::new(false),
-                has_moved: AtomicBool::new(false),
+                refreshes: Mutex::default(),
                 owed: Mutex::default(),
                 owed_more: Condvar::new(),
                 closing: AtomicUsize::new(0),
@@ -200,23 +199,30 @@ impl Lanes {
     /// Records that a slot has moved. Others may have: another thread asks for the maps again, and ends lanes without
     /// slots.
     pub(crate) fn moved(&self, slot: u16) {
-        let Some(lanes) = self.this() else {
+        let starts = lock(&self.refreshes).moved();
+        let Some(lanes) = self.this().filter(|_| starts) else {
             return;
-        };
-        self.has_moved.store(true, Ordering::Relaxed);
-        if self.is_refreshing.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let refresh = move || {
-            while lanes.has_moved.swap(false, Ordering::Relaxed) {
-                lanes.clusters().for_each(|cluster| cluster.refresh(slot));
-                lanes.tidy(lanes.changes());
-            }
-            lanes.is_refreshing.store(false, Ordering::Relaxed);
         };
         let thread = std::thread::Builder::new().name("redlock-map".into());
-        if thread.spawn(refresh).is_err() {
-            self.is_refreshing.store(false, Ordering::Relaxed);
+        if thread.spawn(move || lanes.refresh(slot)).is_err() {
+            lock(&self.refreshes).deserted();
+        }
+    }
+
+    /// Asks for the maps as long as that is due.
+    fn refresh(&self, slot: u16) {
+        loop {
+            let next = lock(&self.refreshes).next(clock::instant());
+            let Some(pause) = next else {
+                return;
+            };
+            std::thread::sleep(pause);
+            let answers = self.clusters().map(|cluster| cluster.refresh(slot));
+            let all = answers.fold(true, |all, one| all & one);
+            self.tidy(self.changes());
+            // A program that has ended is not kept waiting.
+            let is_enough = all || lock(&self.owed).is_closed();
+            lock(&self.refreshes).answered(is_enough);
         }
     }
 

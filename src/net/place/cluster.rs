@@ -265,12 +265,10 @@ impl Cluster {
         is_decided.then_some(word)
     }
 
-    /// Asks for the map again, unless that was done a short time ago.
-    pub(crate) fn refresh(self: &Arc<Self>, slot: u16) {
-        let refreshes = lock(&self.known).refreshes(clock::instant());
-        if refreshes {
-            drop(self.ask_all(slot, None, ASK));
-        }
+    /// Asks for the map again. Returns whether most of the servers that were asked agree on the slot.
+    pub(crate) fn refresh(self: &Arc<Self>, slot: u16) -> bool {
+        let said = self.ask_all(slot, None, ASK);
+        said.opinions.believed().is_some()
     }
 
     /// Asks for the map the first time. From then on, connecting asks for it.

@@ -10,8 +10,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 
 /// How many of the servers are asked, once they are learnt.
 const ASKED: usize = 3;
-/// The shortest time between two questions for the map that redirects lead to.
-const REFRESH: Duration = Duration::from_millis(100);
+/// For this long questions go to the same servers.
+const TURN: Duration = Duration::from_millis(100);
 /// A server that has lost a slot reports it before others do: for this time their claims that it owns the slot are
 /// ignored.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -24,8 +24,6 @@ pub(crate) struct ClusterMap {
     asked: Option<Instant>,
     /// Single slots that servers reported to have moved, since then or a short time before.
     moved: BTreeMap<u16, Moved>,
-    /// When a server last gave reason to ask for the map again.
-    refreshed: Option<Instant>,
     /// The server that is asked first, and since when it is.
     turn: usize,
     turned: Option<Instant>,
@@ -124,15 +122,6 @@ impl ClusterMap {
         has_changed
     }
 
-    /// Whether a redirect leads to a question for the map now. Notes that it is asked.
-    pub(crate) fn refreshes(&mut self, now: Instant) -> bool {
-        let is_due = self.refreshed.is_none_or(|last| now >= last + REFRESH);
-        if is_due {
-            self.refreshed = Some(now);
-        }
-        is_due
-    }
-
     /// The servers to ask where a slot is: the seeds first, and once others are known, some of those in turn. The server
     /// at `except` is not asked about itself if that can be avoided: it may not have learnt yet that another one has
     /// taken its place.
@@ -149,7 +138,7 @@ impl ClusterMap {
             all = map.servers().collect();
         }
         // Questions at the same time go to the same servers.
-        if self.turned.is_none_or(|last| now >= last + REFRESH) {
+        if self.turned.is_none_or(|last| now >= last + TURN) {
             (self.turn, self.turned) = (self.turn.wrapping_add(1), Some(now));
         }
         let first = self.turn.checked_rem(all.len()).unwrap_or(0);

@@ -7,6 +7,7 @@
 //! - `questions`: the questions to these servers, which callers share
 //! - `directory`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
+//! - `refreshes`: when the map is asked for again
 //! - `address`: whether a connection still leads to the node's master
 //! - `guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
@@ -39,6 +40,7 @@ pub(crate) mod outgoing;
 pub(crate) mod proof;
 pub(crate) mod questions;
 pub(crate) mod reconnect;
+pub(crate) mod refreshes;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;
