@@ -64,6 +64,8 @@ pub(crate) enum Cause {
     SameServer(usize),
     /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
     Quarantined(Duration, bool),
+    /// The server's clock was set forward by the first time, and it grants locks in the second (rule R59).
+    Stepped(Duration, Duration),
     /// The restart guard cannot find out which server it is, or what that has lost: it needs this of INFO.
     NoInfo(&'static str),
     /// The restart guard's key is refused, with this answer of the server.
@@ -197,6 +199,7 @@ impl Cause {
             | Cause::Moved(_)
             | Cause::Elsewhere(_)
             | Cause::Quarantined(..)
+            | Cause::Stepped(..)
             | Cause::NoThread(_)
             | Cause::NotAsked => false,
         }
@@ -250,6 +253,7 @@ mod tests {
             (Cause::Replica(None), false),
             (Cause::SameServer(1), true),
             (Cause::Quarantined(time, false), false),
+            (Cause::Stepped(time, time), false),
             (Cause::NoInfo("x"), true),
             (Cause::NoWitness(String::new()), true),
             (Cause::NoRelease(text()), true),

@@ -151,7 +151,7 @@ impl fmt::Display for Error {
                         | Cause::NoRelease(_) => "refused",
                         Cause::Replica(_) | Cause::Sentinel | Cause::Moved(_) => "is no master",
                         Cause::NoMaster(..) | Cause::NoAddress(_) => "has no master",
-                        Cause::Quarantined(..) => "does not vote yet",
+                        Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",
                         _ => "did not answer",
                     };
                     write!(f, "the node {what}: {node}")

@@ -92,6 +92,13 @@ impl fmt::Display for Cause {
             Cause::Elsewhere(answer) => write!(f, "the server answered: {answer}"),
             Cause::SameServer(other) => write!(f, "the same server as node {other}"),
             Cause::Quarantined(left, evicted) => quarantined(f, *left, *evicted),
+            Cause::Stepped(by, left) => write!(
+                f,
+                "its clock was set forward by {}, so locks there may have ended early (or the clock of this machine stood \
+                 still): it grants no lock for {}",
+                human(*by),
+                human(*left)
+            ),
             Cause::NoInfo(needed) => write!(
                 f,
                 "the restart guard needs {needed}, which this server does not report, or not to this user"
@@ -246,6 +253,11 @@ mod tests {
             (
                 Cause::Quarantined(2 * MS, true),
                 "has evicted keys, so locks may be gone (set maxmemory-policy noeviction): votes in 2 ms",
+            ),
+            (
+                Cause::Stepped(Duration::from_micros(11_999_900), 30 * 1000 * MS),
+                "its clock was set forward by 12 s, so locks there may have ended early (or the clock of this machine \
+                 stood still): it grants no lock for 30 s",
             ),
         ] {
             assert_eq!(cause.to_string(), expected);

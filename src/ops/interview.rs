@@ -232,18 +232,8 @@ fn clock_offset(query: &mut Query) -> Result<Option<i64>, Cause> {
     let sent = Point::now();
     let [reply] = query.ask(&bytes)?;
     let took = clock::instant().saturating_duration_since(sent.mono);
-    let Reply::Array(items) = reply else {
-        return Ok(None);
-    };
-    let number = |item: &Reply| match item {
-        Reply::Bulk(text) => str::from_utf8(text).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let [Some(seconds), Some(micros)] = [0, 1].map(|at| items.get(at).and_then(number)) else {
-        return Ok(None);
-    };
-    let theirs = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-    Ok(Some(ahead(theirs, sent.wall + took / 2)))
+    let theirs = reply.time_of_day();
+    Ok(theirs.map(|theirs| ahead(theirs, sent.wall + took / 2)))
 }
 
 fn ahead(theirs: Duration, ours: SystemTime) -> i64 {

@@ -22,6 +22,7 @@
 )]
 
 mod bits;
+mod clocks;
 mod explorer;
 mod failover;
 mod fence;
@@ -59,6 +60,7 @@ fn all_rows() -> Vec<Row> {
         sharing::rows(),
         order::rows(),
         once::rows(),
+        clocks::rows(),
     ]
     .into_iter()
     .flatten()

@@ -116,6 +116,11 @@ fn log_lack(node: &str, lack: Lack) {
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
+        Lack::Clock => say!(
+            info,
+            node = node;
+            "{node} does not permit TIME: the restart guard does not notice if its clock is set forward"
+        ),
         Lack::Guard(needed) => say!(
             warn,
             node = node;

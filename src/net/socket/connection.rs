@@ -14,6 +14,7 @@ use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::Tls;
 use crate::protocol::commands::means::{self, Means};
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
+use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::{self, FLUSHED, Judged, Look};
 use crate::protocol::node::witness::Witness;
@@ -188,7 +189,7 @@ impl Connection {
         (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
         let set_up = SetUp::new(info.redis_settings(), login, purpose);
-        let bytes = set_up.packed();
+        let (bytes, began) = (set_up.packed(), clock::instant());
         // A full server reports that and hangs up, perhaps before all of this is written.
         let sent = self.send(&bytes, until, clock::instant());
         let handshake = Handshake {
@@ -223,7 +224,7 @@ impl Connection {
         let (means, mut handshake, look) = replies.end();
         let (time, secret) = ((until, timeout), &handshake.secret);
         handshake.means = means.or_else(|refused| self.without_scripts(&refused, secret, time))?;
-        self.guarded((handshake, look), purpose, reader, time)
+        self.guarded((handshake, look, began), purpose, reader, time)
     }
 
     /// Only a server that runs no scripts is asked for the commands that replace them: each of these questions is
@@ -242,7 +243,7 @@ impl Connection {
     /// Adds to the handshake, with the restart guard, what a new connection's server shows.
     fn guarded(
         &mut self,
-        (handshake, look): (Handshake, Vec<Reply>),
+        (handshake, mut look, sent): (Handshake, Vec<Reply>, Instant),
         purpose: Purpose<'_>,
         reader: ReplyReader,
         time: (Instant, Duration),
@@ -255,6 +256,13 @@ impl Connection {
         else {
             return Ok(handshake);
         };
+        let received = clock::instant();
+        let time_of_day = look.pop().and_then(|reply| reply.time_of_day());
+        let reading = |time_of_day| ClockReading {
+            time_of_day,
+            sent,
+            received,
+        };
         let found = match witness {
             Some(key) => {
                 let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
@@ -262,6 +270,10 @@ impl Connection {
             }
             None => self.find_calm(look, reader, time),
         };
+        let found = found.map(|(mut witness, uptime)| {
+            witness.clock = time_of_day.map(reading);
+            (witness, uptime)
+        });
         handshake.with_witness(found, needed, clock::instant())
     }
 

@@ -159,12 +159,14 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
     let look = look::look(key).into_iter().take(parts);
-    look.map(|[name, argument]| {
+    let look = look.map(|[name, argument]| {
         let mut command = Cmd::new();
         command.arg(name).arg(argument);
         command
-    })
-    .collect()
+    });
+    let guarded = matches!(purpose, Purpose::GuardedLocks { .. });
+    let clock = guarded.then(|| Cmd::new().arg(look::CLOCK).clone());
+    look.chain(clock).collect()
 }
 
 /// The replies to the commands that set a connection up.

@@ -37,7 +37,7 @@ impl Command {
         let first = || token(arg(1));
         match args[0] {
             b"PING" => Command::Ping,
-            b"INFO" | b"GET" => Command::Look,
+            b"INFO" | b"GET" | b"TIME" => Command::Look,
             b"SET" if args[3] == b"IFEQ" => Command::Extend(token(args[2])),
             b"SET" => Command::Set(token(args[2]), false),
             b"DELIFEQ" | b"DELEX" => Command::Release(token(args[args.len() - 1]), false),

@@ -11,9 +11,10 @@ use crate::errors::cause::Cause;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::Judged;
-use crate::protocol::node::witness::refused;
+use crate::protocol::node::witness::{Witness, refused};
 
 impl World {
     pub(super) fn connect(&mut self, c: usize, node: usize) {
@@ -56,9 +57,10 @@ impl World {
         };
         let (first, flushed) =
             self.servers[node].look_at(self.net.connections[connection].instance, self.t);
+        let clock = self.read_clock(c, node, self.net.connections[connection].instance);
         match first.judge(guard(self.servers.len()).seasoned()) {
             Judged::Fits(witness, _) => {
-                handshake.witness = Some(witness);
+                handshake.witness = Some(Witness { clock, ..witness });
                 self.has_connected(c, node, fresh, Ok(handshake));
             }
             Judged::LookAgain(first) => {
@@ -69,6 +71,7 @@ impl World {
                 self.net.looks.push(LooksAgain {
                     connection,
                     first,
+                    clock,
                     flushed,
                     handshake,
                     since,
@@ -134,8 +137,9 @@ impl World {
         let uptime = self.uptime(node, instance);
         handshake.uptime = Some((uptime, self.now(c)));
         let witness = first.and(second, flushed);
+        let clock = self.net.looks[at].clock;
         let result = witness.map(|witness| Handshake {
-            witness: Some(witness),
+            witness: Some(Witness { clock, ..witness }),
             ..handshake
         });
         self.has_connected(c, node, Some(connection), result);
@@ -154,6 +158,18 @@ impl World {
             Some(text) => Err(refused(&String::from_utf8_lossy(text))),
             None => Ok(()),
         }
+    }
+
+    /// The clock of one of a node's servers, read in no time. Where clocks are not set, they may run so fast as if they
+    /// were, and users may not read them.
+    fn read_clock(&self, c: usize, node: usize, instance: usize) -> Option<ClockReading> {
+        let time = self.servers[node].instances[instance].time(self.t);
+        let reading = ClockReading {
+            time_of_day: Duration::from_micros(time),
+            sent: self.now(c),
+            received: self.now(c),
+        };
+        self.conditions.steps.then_some(reading)
     }
 
     fn uptime(&mut self, node: usize, instance: usize) -> Duration {

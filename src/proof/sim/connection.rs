@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::errors::cause::Cause;
+use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::Look;
 
@@ -117,6 +118,7 @@ impl Connection {
 pub(super) struct LooksAgain {
     pub(super) connection: usize,
     pub(super) first: Look,
+    pub(super) clock: Option<ClockReading>,
     /// The server was flushed before the first look.
     pub(super) flushed: bool,
     pub(super) handshake: Handshake,

@@ -58,12 +58,27 @@ impl World {
             match event {
                 (_, CoreEvent::Back(..), _) => self.counts[Count::Reconnected] += 1,
                 (_, CoreEvent::Quarantined(..), _) => self.counts[Count::Quarantined] += 1,
+                (node, CoreEvent::GivesNoVotes(cause), _) if is_step(&cause) => {
+                    self.found_step(c, node);
+                }
                 _ => {}
             }
         }
         for (thread, answer) in std::mem::take(&mut self.clients[c].core.answers) {
             self.answered(c, thread, answer);
         }
+    }
+
+    /// A client has found that a clock was set forward.
+    fn found_step(&mut self, c: usize, node: usize) {
+        trace!(self, "client {c}: the clock of node {node} was set forward");
+        self.counts[Count::StepsFound] += 1;
+        let mut instances = self.servers[node].instances.iter();
+        let was_set = instances.any(|one| one.last_set().is_some());
+        let stood_still = self.clients[c].clocks.has_been_suspended();
+        self.check(was_set || stood_still || !self.conditions.steps, || {
+            format!("client {c}: node {node} gives no votes, and its clock was not set")
+        });
     }
 
     /// The next action of a thread of the driver.
@@ -282,4 +297,8 @@ impl World {
         self.announce(c);
         self.pump(c);
     }
+}
+
+fn is_step(cause: &Cause) -> bool {
+    matches!(cause, Cause::Stepped(..))
 }

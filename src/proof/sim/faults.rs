@@ -14,6 +14,9 @@ impl World {
         if self.conditions.is_set() {
             return self.fault_of_set(node, client);
         }
+        if self.conditions.steps && self.random.chance(30) {
+            self.set_clocks(node);
+        }
         if self.conditions.is_fragile() {
             return self.fault_where_all_is_fragile(node, client);
         }

@@ -28,7 +28,7 @@
 //! - `world`: all of these, the next events, and the record of the locks
 //! - `asking` and `sets`: how clients ask the sentinels, and what happens in sets
 //! - the other events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
-//!   servers, `serving` and `failover` there; and `faults`
+//!   servers, `serving`, `failover` and `stepping` there; and `faults`
 //! - the checks meanwhile: `safety` and `liveness`
 //! - `schedule`: the course of a world; and `tests`, which run many
 //!
@@ -58,6 +58,7 @@ mod server;
 mod serving;
 mod sets;
 mod shards;
+mod stepping;
 mod tests;
 mod waiting;
 mod world;

@@ -9,7 +9,8 @@ use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 use crate::values::clock;
 
 /// The mutants that few schedules show: five times as many are tried.
-const RARE: [Mutant; 7] = [
+const RARE: [Mutant; 8] = [
+    Mutant::LookBeforeAcquire,
     Mutant::EnqueueAfterDenial,
     Mutant::SecondLookTrustsFirst,
     Mutant::ExtendInMargin,
@@ -20,7 +21,15 @@ const RARE: [Mutant; 7] = [
 ];
 
 /// The mutants that few schedules show, with the restart guard: others need not be run.
-const GUARDED: [Mutant; 2] = [Mutant::SecondLookTrustsFirst, Mutant::ExtendInMargin];
+const GUARDED: [Mutant; 7] = [
+    Mutant::SecondLookTrustsFirst,
+    Mutant::ExtendInMargin,
+    Mutant::StepUnseen,
+    Mutant::LookBeforeAcquire,
+    Mutant::StepForgotten,
+    Mutant::HalfStepWait,
+    Mutant::StepIsNotUndone,
+];
 
 /// The mutants that only sets show, whose sentinels name the master.
 const OF_SETS: [Mutant; 10] = [
@@ -37,7 +46,10 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 10] = [
+const ELSEWHERE: [Mutant; 13] = [
+    Mutant::LastLookOnly,
+    Mutant::ExtendWhereverHeld,
+    Mutant::RepairHasCounted,
     Mutant::MarkAfterDeadline,
     Mutant::OneMarkIsNone,
     Mutant::NewestCounts,

@@ -202,6 +202,8 @@ counts! {
     Failovers,
     Flushes,
     Evictions,
+    ClocksSet,
+    StepsFound,
     SecondLooks,
     Unaware,
     Looks,

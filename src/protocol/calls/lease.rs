@@ -205,6 +205,10 @@ impl Lease {
                 let kind = self.key.kind.granted(answer.numbers);
                 self.key = self.key.clone().of_kind(kind);
                 let nodes = answer.tally.refused;
+                self.key.counted = self.key.counted.or(answer.tally.granted);
+                if !mutant(Mutant::RepairHasCounted) {
+                    self.key.counted = self.key.counted.without(nodes);
+                }
                 if !mutant(Mutant::NoReleaseOfRepairs) {
                     self.key.sent_to = self.key.sent_to.or(nodes);
                 }

@@ -81,6 +81,8 @@ pub(crate) enum Lack {
     Fencing,
     /// The restart guard, which needs this, if the program has not asked for it.
     Guard(&'static str),
+    /// The right to read the server's clock, with the restart guard.
+    Clock,
 }
 
 /// How commands are sent.

@@ -2,6 +2,8 @@
 //!
 //! The redis crate's parser would make a small program a third larger, and it reads from a socket.
 
+use std::time::Duration;
+
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 
@@ -32,6 +34,19 @@ impl Reply {
             Reply::Error(text) => text,
             _ => "",
         }
+    }
+
+    /// The time of day that an answer to TIME shows.
+    pub(crate) fn time_of_day(&self) -> Option<Duration> {
+        let Reply::Array(items) = self else {
+            return None;
+        };
+        let number = |item: &Reply| match item {
+            Reply::Bulk(text) => str::from_utf8(text).ok()?.parse().ok(),
+            _ => None,
+        };
+        let (seconds, micros) = (number(items.first()?)?, number(items.get(1)?)?);
+        Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
     }
 
     /// The kind of a reply that arrived in place of another kind. Its content is left out: a server may repeat what it

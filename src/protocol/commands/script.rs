@@ -59,6 +59,8 @@ pub(crate) struct Key {
     /// The nodes that the acquire was sent to, which may have the lock. The release goes to no others, except as the
     /// undo of a failed acquire.
     pub(crate) sent_to: NodeSet,
+    /// The nodes whose votes for the lock have counted, and that were not sent it anew since (rule R60).
+    pub(crate) counted: NodeSet,
     /// The longest ttl that was requested, as far as this process has seen, in milliseconds. Zero if none was seen.
     longest: u64,
 }
@@ -95,6 +97,7 @@ impl Key {
         Key {
             shared,
             sent_to: NodeSet::EMPTY,
+            counted: NodeSet::EMPTY,
             longest: 0,
         }
     }

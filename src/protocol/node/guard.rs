@@ -100,6 +100,11 @@ impl Guard {
         }
     }
 
+    /// The longest ttl of any lock.
+    pub(crate) fn longest(self) -> Duration {
+        self.wait
+    }
+
     /// The age at which a witness shows that its server may vote.
     pub(crate) fn seasoned(self) -> Duration {
         self.wait.saturating_add(self.margin)

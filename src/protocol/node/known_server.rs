@@ -1,8 +1,11 @@
 //! The server behind a node's address, which outlives connections: when it votes.
 
+#[cfg(test)]
+use std::time::Duration;
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::clock_watch::{ClockReading, ClockWatch};
 use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
@@ -17,6 +20,9 @@ pub(super) struct KnownServer {
     previous: Option<PreviousServer>,
     /// The identity at that time, with the restart guard.
     identity: Option<Identity>,
+    clock: ClockWatch,
+    /// Whether the last step of its clock has not been reported.
+    step_is_new: bool,
     /// Whether the server was replaced since the node was last connected.
     pub(super) replaced: bool,
     /// Whether the quarantine has been reported.
@@ -34,6 +40,7 @@ impl KnownServer {
     /// Notes that a new connection leads to the server.
     pub(super) fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
+        self.connected_to_clock(handshake);
         // If slots move to another server, their keys go along. (That server may have been promoted, which its witness
         // shows.)
         let previous = self.previous.as_ref().filter(|_| !handshake.routed);
@@ -81,6 +88,36 @@ impl KnownServer {
             .map(|one| &one.votes)
     }
 
+    /// A clock is its server's, also where slots have moved to that (rule R58).
+    fn connected_to_clock(&mut self, handshake: &Handshake) {
+        let before = self.previous.as_ref();
+        let other = before.is_some_and(|one| one.is_other(handshake.run_id.as_deref()));
+        if other && !mutant(Mutant::BoundAcrossServers) || mutant(Mutant::StepForgotten) {
+            self.clock = ClockWatch::default();
+        }
+        if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
+            self.read_clock(reading);
+        }
+    }
+
+    /// Notes a reading of the server's clock (rules R57–R59).
+    pub(super) fn read_clock(&mut self, reading: ClockReading) {
+        if let Some(guard) = self.guard {
+            self.step_is_new |= self.clock.saw(reading, guard.longest());
+        }
+    }
+
+    /// The time in which locks may have ended early, because the server's clock was set forward.
+    pub(super) fn stepped(&self, now: Instant) -> Option<SitsOut> {
+        self.clock.step(now)
+    }
+
+    /// The same, if it has not been reported.
+    pub(super) fn take_step(&mut self, now: Instant) -> Option<SitsOut> {
+        let is_new = std::mem::take(&mut self.step_is_new);
+        self.clock.step(now).filter(|_| is_new)
+    }
+
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(previous) = &mut self.previous {
             previous.heard = now;
@@ -91,7 +128,7 @@ impl KnownServer {
     pub(super) fn standing(&self, now: Instant) -> Standing {
         match self.guard {
             None => Standing::Votes,
-            Some(_) => Standing::of(self.forgets(), now),
+            Some(_) => Standing::of(self.forgets().into_iter().chain(self.stepped(now)), now),
         }
     }
 
@@ -104,10 +141,30 @@ impl KnownServer {
     }
 }
 
+/// What a program knows of a clock.
+#[cfg(test)]
+pub(crate) struct Watched {
+    pub(crate) run_id: String,
+    /// The most that the clock shows now.
+    pub(crate) latest: Duration,
+    /// When it was last asked for.
+    pub(crate) read: Instant,
+}
+
+#[cfg(test)]
+impl KnownServer {
+    pub(super) fn watched(&self, now: Instant) -> Option<Watched> {
+        let (latest, read) = self.clock.watched(now)?;
+        Some(Watched {
+            run_id: self.previous.as_ref()?.run_id.clone()?,
+            latest,
+            read,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::protocol::node::witness::{Evidence, Witness};
     use crate::values::clock;
@@ -124,6 +181,7 @@ mod tests {
                 age: Duration::from_secs(age),
                 calm: false,
                 lossless,
+                clock: None,
             }),
             routed,
             ..Handshake::default()

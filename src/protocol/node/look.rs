@@ -40,6 +40,9 @@ pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
     ]
 }
 
+/// The command that reads the server's clock.
+pub(crate) const CLOCK: &[u8] = b"TIME";
+
 /// The additional command of the second look.
 pub(crate) const FLUSHED: [&[u8]; 2] = [b"INFO", b"commandstats"];
 
@@ -107,6 +110,7 @@ impl Look {
                     age: *age,
                     calm: false,
                     lossless: false,
+                    clock: None,
                     identity: self.identity,
                 };
                 Judged::Fits(witness, self.uptime)
@@ -188,6 +192,7 @@ impl Look {
             age: Duration::ZERO,
             calm: true,
             lossless: true,
+            clock: None,
             identity: look.identity,
         };
         Ok((witness, look.uptime))
@@ -216,6 +221,7 @@ impl Look {
             age,
             calm: !second.promoted && lossless || mutant(Mutant::AlwaysCalm),
             lossless,
+            clock: None,
             identity: second.identity,
         })
     }

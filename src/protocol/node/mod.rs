@@ -11,6 +11,7 @@
 //! - `address`: whether a connection still leads to the node's master
 //! - `guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
+//! - `clock_watch`: whether a server's clock was set forward
 //! - `proof`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
 //! - `wire`: one connection, and its pending replies (`outgoing`: the commands that are being sent)
@@ -24,6 +25,7 @@
 
 pub(crate) mod address;
 pub(crate) mod answers;
+pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
 pub(crate) mod debt;
 pub(crate) mod directory;

@@ -261,7 +261,8 @@ impl Node {
         &mut self,
         now: Instant,
     ) -> Result<Option<(Reply, Pending, Instant)>, Cause> {
-        let reply = self.wire.next_reply(now)?;
+        let (wire, server) = (&mut self.wire, &mut self.server);
+        let reply = wire.next_reply(now, |reading| server.read_clock(reading))?;
         if reply.is_some() {
             self.server.heard(now);
         }
@@ -398,6 +399,29 @@ impl Node {
         self.link == Link::Unresponsive && self.reconnect.is_made()
     }
 
+    /// Why a vote that the node has given does not count, if it does not (rules R59, R60). `has_counted`: another one
+    /// for the same lock has, and the lock was not sent there anew since; or there is no other node.
+    pub(crate) fn withholds(
+        &self,
+        acquires: bool,
+        has_counted: bool,
+        now: Instant,
+    ) -> Option<Cause> {
+        let reason = match acquires {
+            true => self.server.standing(now).refuses(true),
+            false if has_counted || mutant(Mutant::ExtendWhereverHeld) => None,
+            false => self.server.stepped(now),
+        };
+        reason.map(|reason| reason.cause(now))
+    }
+
+    /// Notes that the server's clock was set forward, if it was since the last call. Returns the event to report.
+    pub(crate) fn take_step(&mut self, now: Instant) -> Option<NodeEvent> {
+        let reason = self.server.take_step(now)?;
+        self.reported = Reported::GivesNoVotes;
+        Some(NodeEvent::GivesNoVotes(Arc::new(reason.cause(now))))
+    }
+
     /// Notes that the node gives no votes for now. Returns the event to report.
     pub(crate) fn quarantine(
         &mut self,
@@ -439,6 +463,14 @@ impl Node {
 
 #[cfg(test)]
 impl Node {
+    /// What is known of its server's clock.
+    pub(crate) fn watched(
+        &self,
+        now: Instant,
+    ) -> Option<crate::protocol::node::known_server::Watched> {
+        self.server.watched(now)
+    }
+
     /// A description of the unfinished work, if there is any.
     pub(crate) fn not_quiescent(&self) -> Option<String> {
         let left = self.outbox.len();

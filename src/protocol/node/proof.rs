@@ -4,12 +4,14 @@
 //! lost it may have lost locks, too. The last command whose answer counts is followed by a *look*: INFO replication
 //! shows that the server was not promoted since it was connected, and INFO stats that it has evicted nothing. A small
 //! data set is synchronized in two milliseconds, and a policy may be set at any time, so a look that was sent earlier
-//! shows nothing, however recent. One look is enough for a write.
+//! shows nothing, however recent. One look is enough for a write. Behind all that the server's clock is read: it may have
+//! been set forward (rule R56).
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
+use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -25,23 +27,12 @@ pub(crate) enum Part {
     Master,
     /// The server has evicted nothing since it was connected.
     Evictions,
+    /// The server's clock was read.
+    Clock,
 }
 
 /// The facts to ask for, in this order.
-type Parts = [Option<Part>; 3];
-
-impl Proof {
-    fn parts(self) -> Parts {
-        let get = self == Proof::Witness && !mutant(Mutant::NoWitness);
-        let look = self != Proof::None && !mutant(Mutant::NoLooks);
-        let evictions = self != Proof::None && !mutant(Mutant::EvictionsAtConnection);
-        [
-            get.then_some(Part::Witness),
-            look.then_some(Part::Master),
-            evictions.then_some(Part::Evictions),
-        ]
-    }
-}
+type Parts = [Option<Part>; 4];
 
 /// A reply, the command that it answers, and when that was sent.
 pub(crate) type Answered<P> = (Reply, P, Instant);
@@ -77,6 +68,28 @@ impl<P> Proofs<P> {
         witness.is_some_and(|witness| witness.evidence == Evidence::NoLosses)
     }
 
+    /// What the guard cannot have here, if it is only that the clock may not be read.
+    pub(crate) fn lack(&self) -> Option<Lack> {
+        let witness = self.witness.as_ref();
+        let lacks = witness.is_some_and(|witness| witness.clock.is_none());
+        lacks.then_some(Lack::Clock)
+    }
+
+    fn parts(&self, proof: Proof) -> Parts {
+        let get = proof == Proof::Witness && !mutant(Mutant::NoWitness);
+        let look = proof != Proof::None && !mutant(Mutant::NoLooks);
+        let evictions = proof != Proof::None && !mutant(Mutant::EvictionsAtConnection);
+        let clock = proof != Proof::None
+            && self.witness.as_ref().is_some_and(|one| one.clock.is_some())
+            && !mutant(Mutant::LookBeforeAcquire);
+        [
+            get.then_some(Part::Witness),
+            look.then_some(Part::Master),
+            evictions.then_some(Part::Evictions),
+            clock.then_some(Part::Clock),
+        ]
+    }
+
     // ---- sending
 
     /// Notes that the write contains a command whose answer needs this proof.
@@ -88,15 +101,16 @@ impl<P> Proofs<P> {
 
     /// Takes the facts to ask for behind the commands.
     pub(crate) fn behind(&mut self) -> Parts {
-        std::mem::take(&mut self.needed).parts()
+        let needed = std::mem::take(&mut self.needed);
+        self.parts(needed)
     }
 
     // ---- receiving
 
     /// Receives a reply that needs this proof. Returns it if it already counts.
     pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
-        let lacks = needs.parts();
-        let counts = self.witness.is_none() || lacks == [None; 3];
+        let lacks = self.parts(needs);
+        let counts = self.witness.is_none() || lacks == [None; 4];
         if counts || matches!(answered.0, Reply::Error(_)) {
             return Some(answered);
         }
@@ -125,7 +139,7 @@ impl<P> Proofs<P> {
     /// The next answer for which everything is shown.
     pub(crate) fn next(&mut self) -> Option<Answered<P>> {
         let (_, lacks) = self.held.front()?;
-        let shown = *lacks == [None; 3];
+        let shown = *lacks == [None; 4];
         let next = shown.then(|| self.held.pop_front());
         next.flatten().map(|(answered, _)| answered)
     }
@@ -141,6 +155,8 @@ pub(crate) fn refused(text: &str, part: Part) -> Cause {
     match (witness::refused(text), part) {
         (Cause::NoWitness(_), Part::Master) => Cause::NoInfo(look::REPLICATION),
         (Cause::NoWitness(_), Part::Evictions) => Cause::NoInfo(look::STATS),
+        // The next connection does without.
+        (Cause::NoWitness(text), Part::Clock) => Cause::Closed(text),
         (cause, _) => cause,
     }
 }
@@ -157,6 +173,7 @@ mod tests {
             age: std::time::Duration::ZERO,
             calm: true,
             lossless: true,
+            clock: None,
         }))
     }
 

@@ -37,6 +37,8 @@ pub(crate) enum Why {
     Forgets,
     /// The server evicts keys, and may have evicted locks.
     Evicts,
+    /// The server's clock was set forward by this, and locks may have ended early.
+    ClockSet(Duration),
 }
 
 impl Standing {
@@ -92,7 +94,12 @@ impl SitsOut {
     }
 
     pub(crate) fn cause(&self, now: Instant) -> Cause {
-        Cause::Quarantined(self.left(now), self.why == Why::Evicts)
+        match self.why {
+            Why::ClockSet(by) => Cause::Stepped(by, self.left(now)),
+            Why::Forgets | Why::Evicts => {
+                Cause::Quarantined(self.left(now), self.why == Why::Evicts)
+            }
+        }
     }
 }
 
@@ -128,6 +135,15 @@ mod tests {
             let standing = Standing::of(reasons.iter().copied(), at(after));
             assert_eq!(standing, expected, "{reasons:?} after {after} s");
         }
+        let set = reason(0, 50, Why::ClockSet(Duration::from_secs(3)));
+        let standing = Standing::of([forgets, set], at(4));
+        let Standing::Not(both_set) = standing else {
+            panic!("{standing:?}");
+        };
+        assert_eq!(both_set, reason(5, 50, set.why));
+        assert!(
+            matches!(both_set.cause(at(10)), Cause::Stepped(by, left) if [by, left].map(|one| one.as_secs()) == [3, 40])
+        );
         let cause = both.cause(at(10));
         assert!(matches!(cause, Cause::Quarantined(left, true) if left.as_secs() == 30));
     }

@@ -14,6 +14,7 @@ use crate::protocol::commands::script::Key;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::Address;
+use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look;
@@ -247,6 +248,19 @@ impl Wire {
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
 
+    /// Appends TIME alone.
+    pub(crate) fn read_clock(&mut self, out: &mut Output<'_>) {
+        if self.proofs.lack().is_none() {
+            let shows = Some(Part::Clock);
+            let pending = Pending {
+                shows,
+                ..Pending::default()
+            };
+            self.expect(pending, out);
+            resp::pack(out.bytes, &[&[look::CLOCK]], None);
+        }
+    }
+
     /// Appends the commands that show whether the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         for part in self.proofs.behind().into_iter().flatten() {
@@ -258,14 +272,21 @@ impl Wire {
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
             let [_, replication, stats, get, _] = look::look(&key);
-            let command = match part {
-                Part::Master => replication,
-                Part::Evictions => stats,
-                Part::Witness if self.proofs.lack_witness() => witness::ALL,
-                Part::Witness => get,
+            let command: &[&[u8]] = match part {
+                Part::Master => &replication,
+                Part::Evictions => &stats,
+                Part::Witness if self.proofs.lack_witness() => &witness::ALL,
+                Part::Witness => &get,
+                Part::Clock => &[look::CLOCK],
             };
-            resp::pack(out.bytes, &[&command], None);
+            resp::pack(out.bytes, &[command], None);
         }
+    }
+
+    /// The missing capabilities that do not affect votes.
+    pub(crate) fn lacks(&self) -> [Option<Lack>; 4] {
+        let [means, guard, run_id] = self.handshake.lacks();
+        [means, guard, run_id, self.proofs.lack()]
     }
 
     /// Notes that `out` has everything that is being sent.
@@ -295,9 +316,14 @@ impl Wire {
         self.reader.push(bytes);
     }
 
-    /// The next reply that counts.
+    /// The next reply that counts. `read_clock` gets each reading of the server's clock, before the replies that lacked
+    /// it.
     #[inline]
-    pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
+    pub(crate) fn next_reply(
+        &mut self,
+        now: Instant,
+        mut read_clock: impl FnMut(ClockReading),
+    ) -> Result<Option<Answered<Pending>>, Cause> {
         loop {
             if let Some(proved) = self.proofs.next() {
                 return Ok(Some(proved));
@@ -309,6 +335,15 @@ impl Wire {
                 return Ok(None);
             };
             if pending.asking {
+                continue;
+            }
+            if let (Some(Part::Clock), Some(time_of_day)) = (pending.shows, reply.time_of_day()) {
+                read_clock(ClockReading {
+                    time_of_day,
+                    sent,
+                    received: now,
+                });
+                self.proofs.shown(Part::Clock, b"")?;
                 continue;
             }
             if let Some(part) = pending.shows {
@@ -440,7 +475,7 @@ mod tests {
             };
             (0..commands).for_each(|_| wire.expect(Pending::default(), &out));
             wire.receive(bytes);
-            matches!(wire.next_reply(now), Err(Cause::Garbage(_)))
+            matches!(wire.next_reply(now, |_| ()), Err(Cause::Garbage(_)))
         };
         assert!(surplus(0, b"+OK\r\n") && surplus(0, b"+"));
         assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
@@ -477,7 +512,7 @@ mod tests {
             wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
             assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
             wire.receive(b"+OK\r\n:1\r\n");
-            while wire.next_reply(now).unwrap().is_some() {}
+            while wire.next_reply(now, |_| ()).unwrap().is_some() {}
             assert_eq!(wire.unconfirmed(refused), None);
         }
     }

@@ -15,6 +15,7 @@ use crate::errors::server_error::{Meaning, without_arguments};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::{self, ServerInfo};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::clock_watch::ClockReading;
 
 /// Commands after which locks may be gone.
 pub(super) const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
@@ -171,6 +172,8 @@ pub(crate) struct Witness {
     pub(crate) calm: bool,
     /// Whether a look showed no flush and no eviction: the server has lost nothing since it got this identity.
     pub(crate) lossless: bool,
+    /// The server's clock when it was connected. `None`: this user may not read it (rule R56).
+    pub(crate) clock: Option<ClockReading>,
 }
 
 #[cfg(test)]

@@ -211,10 +211,11 @@ impl Attempt {
             Outcome::Yes(sent_to) => {
                 let kind = key.kind.granted(answer.numbers);
                 let key = key.clone().of_kind(kind);
-                let key = key.sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
+                let mut key = key.sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
                     true => answer.tally.granted,
                     false => sent_to,
                 });
+                key.counted = answer.tally.granted;
                 let from = match mutant(Mutant::DeadlineFromAnswer) {
                     true => now,
                     false => started,

@@ -17,7 +17,7 @@ use crate::errors::error::NodeErrors;
 use crate::errors::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Action;
-use crate::protocol::commands::vote::{NOTIFIED, Vote};
+use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::directory::LastWord;
@@ -548,6 +548,9 @@ impl<W> Core<W> {
         }
         if all && node.is_connected() {
             self.reader.sent();
+            if mutant(Mutant::LookBeforeAcquire) && !operations.is_empty() {
+                node.wire_mut().read_clock(&mut out);
+            }
             let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
             here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
             let prefix = &self.operations.prefix;
@@ -667,6 +670,8 @@ impl<W> Core<W> {
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
+            let stepped = self.nodes[at].take_step(now);
+            self.events.push(at, stepped, now);
             if !self.reply(at, reply, pending, now) {
                 return;
             }
@@ -851,6 +856,22 @@ impl<W> Core<W> {
     fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
+        let vote = match vote {
+            Vote::Granted(_) if operation.needs_master() => {
+                let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(at);
+                match self.nodes[at].withholds(acquire, has_counted, now) {
+                    Some(_) if acquire && mutant(Mutant::StepIsNotUndone) => {
+                        Vote::Refused(Refusal::Unknown)
+                    }
+                    Some(cause) => Vote::Failed {
+                        cause,
+                        later: false,
+                    },
+                    None => vote,
+                }
+            }
+            vote => vote,
+        };
         let complaint = match operation.vote(at, vote) {
             Voted::Well => None,
             Voted::Complained(cause) => Some(cause),
@@ -1120,7 +1141,9 @@ impl<W> Core<W> {
     fn reconnected(&mut self, at: usize, now: Instant) {
         let event = self.nodes[at].reconnected(now);
         self.events.push(at, event, now);
-        for lack in self.nodes[at].wire().handshake.lacks() {
+        let stepped = self.nodes[at].take_step(now);
+        self.events.push(at, stepped, now);
+        for lack in self.nodes[at].wire().lacks() {
             self.events.lacks(at, lack, now);
         }
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
@@ -1181,6 +1204,15 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
+    /// What is known of a node's clock.
+    pub(crate) fn watched(
+        &self,
+        node: usize,
+        now: Instant,
+    ) -> Option<crate::protocol::node::known_server::Watched> {
+        self.nodes[node].watched(now)
+    }
+
     /// Describes what is unfinished, if anything is.
     pub(crate) fn not_quiescent(&self) -> Option<String> {
         let node = self.nodes.iter().find_map(Node::not_quiescent);

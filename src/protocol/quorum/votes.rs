@@ -139,7 +139,7 @@ impl Votes {
         };
         let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
         let wait = |error: &NodeError| match *error.cause {
-            Cause::Quarantined(left, _) => Some(left),
+            Cause::Quarantined(left, _) | Cause::Stepped(_, left) => Some(left),
             _ => None,
         };
         let waits = errors.iter().filter_map(wait).collect();
