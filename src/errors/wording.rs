@@ -92,13 +92,7 @@ impl fmt::Display for Cause {
             Cause::Elsewhere(answer) => write!(f, "the server answered: {answer}"),
             Cause::SameServer(other) => write!(f, "the same server as node {other}"),
             Cause::Quarantined(left, evicted) => quarantined(f, *left, *evicted),
-            Cause::Stepped(by, left) => write!(
-                f,
-                "its clock was set forward by {}, so locks there may have ended early (or the clock of this machine stood \
-                 still): it grants no lock for {}",
-                human(*by),
-                human(*left)
-            ),
+            Cause::Stepped(by, left) => stepped(f, *by, *left),
             Cause::NoInfo(needed) => write!(
                 f,
                 "the restart guard needs {needed}, which this server does not report, or not to this user"
@@ -192,6 +186,15 @@ fn quarantined(f: &mut fmt::Formatter<'_>, left: Duration, evicted: bool) -> fmt
         false => "restarted or replaced lately, may have forgotten locks",
     };
     write!(f, "{why}: votes in {}", human(left))
+}
+
+fn stepped(f: &mut fmt::Formatter<'_>, by: Duration, left: Duration) -> fmt::Result {
+    let (by, left) = (human(by), human(left));
+    write!(
+        f,
+        "its clock was set forward by {by}, so locks there may have ended early (or the clock of this machine stood still): \
+         it grants no lock for {left}"
+    )
 }
 
 fn no_witness(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {

@@ -46,6 +46,7 @@ mod connections {
 }
 
 mod faults {
+    mod clocks;
     mod cluster;
     mod cluster_answers;
     mod cluster_changes;

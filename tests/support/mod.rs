@@ -64,6 +64,8 @@ pub struct Server {
     args: Vec<String>,
     /// It is a sentinel, and begins with this configuration.
     sentinel: Option<String>,
+    /// Variables of its environment.
+    variables: Vec<(String, PathBuf)>,
     dir: TempDir,
 }
 
@@ -118,22 +120,48 @@ impl Server {
         args: Vec<String>,
         sentinel: Option<String>,
     ) -> Server {
-        let mut server = Server {
+        let mut server = Server::new(certificate, args, sentinel);
+        server.begin();
+        server
+    }
+
+    fn new(
+        certificate: Option<Certificate>,
+        args: Vec<String>,
+        sentinel: Option<String>,
+    ) -> Server {
+        Server {
             child: None,
             port: free_port(),
             bus: None,
             certificate,
             args,
             sentinel,
+            variables: Vec::new(),
             dir: TempDir::new(),
-        };
-        for _ in 0..20 {
-            if server.try_spawn() {
-                return server;
-            }
-            (server.port, server.bus) = (free_port(), None);
         }
-        panic!("redis-server does not start: {}", server.why());
+    }
+
+    /// With these variables in its environment.
+    pub fn with_variables(variables: &[(&str, &Path)]) -> Server {
+        let certificate = over_tls().then(|| Certificate::any().clone());
+        let mut server = Server::new(certificate, Vec::new(), None);
+        let owned = variables.iter();
+        server.variables = owned
+            .map(|(name, value)| ((*name).to_owned(), value.to_path_buf()))
+            .collect();
+        server.begin();
+        server
+    }
+
+    fn begin(&mut self) {
+        for _ in 0..20 {
+            if self.try_spawn() {
+                return;
+            }
+            (self.port, self.bus) = (free_port(), None);
+        }
+        panic!("redis-server does not start: {}", self.why());
     }
 
     pub fn several(count: usize) -> Vec<Server> {
@@ -186,6 +214,7 @@ impl Server {
             command.args(["--cluster-port", &bus.to_string()]);
         }
         let child = command
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .args(tls.iter().flatten())
             .args([port, &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", "s", "--daemonize", "no"])

@@ -27,8 +27,6 @@ pub(super) struct Conditions {
     pub(super) fails_over: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     pub(super) by_record: bool,
-    /// Clocks of servers are set forward and back; they run almost alike otherwise.
-    pub(super) steps: bool,
     pub(super) locks: Locks,
     course: Course,
 }
@@ -84,7 +82,6 @@ impl Conditions {
             guarded,
             fails_over,
             by_record: random.chance(30),
-            steps: false,
             locks: Locks::Plain,
             course: match forsaken {
                 true => Course::Forsaken,
@@ -134,9 +131,9 @@ impl Conditions {
         self.min_replicas() || self.course == Course::Careless
     }
 
-    /// Has clocks set, if there is a guard against that.
-    pub(super) fn set_clocks(&mut self, steps: bool) {
-        self.steps = steps && self.guarded && !self.is_set() && !self.is_forsaken();
+    /// Whether the clocks of servers may be set: clients watch them, and little hides them.
+    pub(super) fn watches_clocks(&self) -> bool {
+        self.guarded && !self.is_set() && !self.is_forsaken()
     }
 
     pub(super) fn is_forsaken(&self) -> bool {

@@ -169,7 +169,7 @@ impl World {
             sent: self.now(c),
             received: self.now(c),
         };
-        self.conditions.steps.then_some(reading)
+        self.servers[node].clock_is_watched.then_some(reading)
     }
 
     fn uptime(&mut self, node: usize, instance: usize) -> Duration {

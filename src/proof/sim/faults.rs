@@ -14,7 +14,7 @@ impl World {
         if self.conditions.is_set() {
             return self.fault_of_set(node, client);
         }
-        if self.conditions.steps && self.random.chance(30) {
+        if self.servers[node].clock_is_watched && self.random.chance(30) {
             self.set_clocks(node);
         }
         if self.conditions.is_fragile() {

@@ -9,13 +9,7 @@ pub(super) const STEP: u64 = 10 * MS;
 /// One process, behind a name or beside it.
 pub(super) struct Instance {
     pub(super) store: Store,
-    /// How far the instance's time of day is ahead of the slowest one's.
-    ahead: u64,
-    /// How far the instance's clock was set forward in all, and when last and by how much.
-    set: i64,
-    last_set: Option<(u64, i64)>,
-    /// The rate of the instance's clock, in parts of ten thousand.
-    rate: u64,
+    pub(super) clock: Clock,
     /// When the instance was started, and how often.
     started: u64,
     pub(super) run: u64,
@@ -32,14 +26,43 @@ pub(super) struct Instance {
     pub(super) synced: bool,
 }
 
+/// The clock of an instance.
+pub(super) struct Clock {
+    /// How far its time of day was ahead of the slowest one's at first.
+    ahead: u64,
+    /// How far it was set forward in all, and when last and by how much.
+    set: i64,
+    pub(super) last_set: Option<(u64, i64)>,
+    /// Its rate, in parts of ten thousand.
+    rate: u64,
+}
+
+impl Clock {
+    fn runs(&self, long: u64) -> u64 {
+        long * self.rate / 10_000
+    }
+
+    /// It runs almost as fast as others.
+    pub(super) fn steady(&mut self) {
+        self.rate = 9_995 + (self.rate - 9_950) / 10;
+    }
+
+    pub(super) fn set(&mut self, t: u64, by: i64) {
+        self.set += by;
+        self.last_set = Some((t, by));
+    }
+}
+
 impl Instance {
     pub(super) fn new(skew: u64, is_replica: bool, random: &mut Random) -> Instance {
         Instance {
             store: Store::new(STEP),
-            ahead: random.below(skew),
-            set: 0,
-            last_set: None,
-            rate: 9_950 + random.below(101),
+            clock: Clock {
+                ahead: random.below(skew),
+                set: 0,
+                last_set: None,
+                rate: 9_950 + random.below(101),
+            },
             started: 0,
             run: 0,
             history: 0,
@@ -54,29 +77,15 @@ impl Instance {
 
     /// The instance's time of day.
     pub(super) fn time(&self, t: u64) -> u64 {
-        (TODAY + self.ahead + t * self.rate / 10_000).saturating_add_signed(self.set)
-    }
-
-    /// The clock runs almost as fast as others.
-    pub(super) fn steady(&mut self) {
-        self.rate = 9_995 + (self.rate - 9_950) / 10;
-    }
-
-    pub(super) fn set_clock(&mut self, t: u64, by: i64) {
-        self.set += by;
-        self.last_set = Some((t, by));
-    }
-
-    /// When the clock was last set, and by how much.
-    pub(super) fn last_set(&self) -> Option<(u64, i64)> {
-        self.last_set
+        let Clock { ahead, set, .. } = self.clock;
+        (TODAY + ahead + self.clock.runs(t)).saturating_add_signed(set)
     }
 
     /// How long the instance has been up by its clock: the first ones for long.
     pub(super) fn age(&self, t: u64) -> u64 {
         let age = if self.run == 0 { 1000 * MS } else { 0 };
-        let age = age + (t - self.started) * self.rate / 10_000;
-        age.saturating_add_signed(self.set)
+        let age = age + self.clock.runs(t - self.started);
+        age.saturating_add_signed(self.clock.set)
     }
 
     pub(super) fn was_promoted_lately(&self, t: u64) -> bool {

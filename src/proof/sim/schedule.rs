@@ -8,7 +8,6 @@ use super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, PROBED, Random};
 use super::client::{Client, Doing, Thread};
 use super::conditions::{Conditions, Locks};
 use super::connection::Net;
-use super::instance::Instance;
 use super::server::Server;
 use super::world::{Checks, Count, Counts, Event, World};
 use crate::values::quorum::Ttl;
@@ -39,7 +38,6 @@ impl World {
             3 => conditions.locks = Locks::Several,
             _ => {}
         }
-        conditions.set_clocks(seed / 8 % 2 == 1);
         let clients = match conditions.fair && conditions.prompt {
             _ if conditions.is_forsaken() => 1,
             // One client may hang, and the order of the others counts.
@@ -65,17 +63,15 @@ impl World {
             counts: Counts::default(),
             traced,
         };
+        if seed / 8 % 2 == 1 && world.conditions.watches_clocks() {
+            world.clients.iter_mut().for_each(|one| one.clocks.steady());
+            world.servers.iter_mut().for_each(Server::watch_clock);
+        }
         world.start();
         world
     }
 
     fn start(&mut self) {
-        if self.conditions.steps {
-            let instances = self.servers.iter_mut().flat_map(|one| &mut one.instances);
-            instances.for_each(Instance::steady);
-            let clients = self.clients.iter_mut();
-            clients.for_each(|client| client.clocks.steady());
-        }
         if self.conditions.sluggish {
             // Threads of different clients meet on the nodes.
             let threads = self.clients.iter_mut().map(|client| &mut client.threads);

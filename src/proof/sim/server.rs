@@ -25,6 +25,8 @@ pub(super) struct Server {
     /// The instance that is being asked is the former master.
     pub(super) demoted: bool,
     pub(super) runs_no_scripts: bool,
+    /// Its clocks are steady until they are set, and clients may read them.
+    pub(super) clock_is_watched: bool,
     pub(super) sentinels: Sentinels,
 }
 
@@ -60,8 +62,15 @@ impl Server {
             troubles: [0; Trouble::ALL],
             demoted: false,
             runs_no_scripts: random.chance(5),
+            clock_is_watched: false,
             sentinels: Sentinels::default(),
         }
+    }
+
+    pub(super) fn watch_clock(&mut self) {
+        self.clock_is_watched = true;
+        let instances = self.instances.iter_mut();
+        instances.for_each(|one| one.clock.steady());
     }
 
     pub(super) fn here(&self) -> &Instance {

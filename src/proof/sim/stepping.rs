@@ -41,7 +41,7 @@ impl World {
         let by = if forward { by } else { -by };
         trace!(self, "the clock of node {node} is set by {by} us");
         self.counts[Count::ClocksSet] += 1;
-        self.servers[node].instances[instance].set_clock(self.t, by);
+        self.servers[node].instances[instance].clock.set(self.t, by);
         // Numbers that come from clocks are no longer in order.
         self.checks.uncounted = true;
     }
@@ -56,7 +56,7 @@ impl World {
             return None;
         }
         let here = &server.instances[server.named];
-        let other_way = here.last_set().filter(|(_, by)| (*by > 0) != forward);
+        let other_way = here.clock.last_set.filter(|(_, by)| (*by > 0) != forward);
         if other_way.is_some_and(|(at, _)| client.clocks.time(watched.read) <= at + MS) {
             return None;
         }

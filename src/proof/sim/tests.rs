@@ -9,8 +9,7 @@ use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 use crate::values::clock;
 
 /// The mutants that few schedules show: five times as many are tried.
-const RARE: [Mutant; 8] = [
-    Mutant::LookBeforeAcquire,
+const RARE: [Mutant; 7] = [
     Mutant::EnqueueAfterDenial,
     Mutant::SecondLookTrustsFirst,
     Mutant::ExtendInMargin,
@@ -21,13 +20,11 @@ const RARE: [Mutant; 8] = [
 ];
 
 /// The mutants that few schedules show, with the restart guard: others need not be run.
-const GUARDED: [Mutant; 7] = [
+const GUARDED: [Mutant; 5] = [
     Mutant::SecondLookTrustsFirst,
     Mutant::ExtendInMargin,
     Mutant::StepUnseen,
-    Mutant::LookBeforeAcquire,
     Mutant::StepForgotten,
-    Mutant::HalfStepWait,
     Mutant::StepIsNotUndone,
 ];
 
@@ -46,7 +43,9 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 13] = [
+const ELSEWHERE: [Mutant; 15] = [
+    Mutant::HalfStepWait,
+    Mutant::LookBeforeAcquire,
     Mutant::LastLookOnly,
     Mutant::ExtendWhereverHeld,
     Mutant::RepairHasCounted,

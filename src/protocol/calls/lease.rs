@@ -238,6 +238,7 @@ mod tests {
     use super::*;
     use crate::proof::fixtures::{self, MS, key, later, ttl, unavailable};
     use crate::protocol::calls::lease::renewals::Due;
+    use crate::protocol::mutants::set_mutant;
 
     /// A lease granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
     pub(super) fn lease(start: Point) -> Lease {
@@ -359,6 +360,25 @@ mod tests {
         assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
         assert_eq!(op.until, Some(start.mono + 1978 * MS));
         assert!(op.only_write && matches!(op.action, Action::Repair(ttl) if ttl.millis() == 2000));
+    }
+
+    /// Where the lock was refilled, its key may have been set after a step of the node's clock (rule R60).
+    #[test]
+    fn votes_have_counted_where_the_lock_is_until_it_is_sent_there_anew() {
+        let start = Point::now();
+        let counted = || {
+            let mut lease = lease(start);
+            lease.key.counted = [1, 2].into_iter().collect();
+            let (extension, _) = lease.extension(ttl(1000 * MS), start);
+            let mut yes = answer(Outcome::Yes(NodeSet::ALL), start);
+            (yes.tally.granted, yes.tally.refused) = (NodeSet::first(2), [2].into_iter().collect());
+            lease.extended(extension, yes, start);
+            lease.key.counted.iter().collect::<Vec<_>>()
+        };
+        assert_eq!(counted(), [0, 1]);
+        set_mutant(Some(Mutant::RepairHasCounted));
+        assert_eq!(counted(), [0, 1, 2]);
+        set_mutant(None);
     }
 
     #[test]

@@ -223,6 +223,23 @@ mod tests {
         assert_eq!(found(Some(Mutant::LastLookOnly)), None);
     }
 
+    /// Every lock that may have ended early has ended by then.
+    #[test]
+    fn nothing_is_granted_for_as_long_as_the_longest_lock_lasts() {
+        let left = |mutant| {
+            set_mutant(mutant);
+            let (mut remote, mut watch) = (Remote::new(0), ClockWatch::default());
+            watch.saw(remote.look(0, [50, 50]), LONGEST);
+            remote.ahead = 20 * MS;
+            let look = remote.look(1000, [50, 50]);
+            watch.saw(look, LONGEST);
+            set_mutant(None);
+            watch.step(look.received).unwrap().left(look.received)
+        };
+        assert_eq!(left(None), LONGEST);
+        assert_ne!(left(Some(Mutant::HalfStepWait)), LONGEST);
+    }
+
     /// A clock that was set back, and right again, was set forward then; each step forward has a wait of its own.
     #[test]
     fn a_clock_that_was_set_back_is_measured_from_there() {

@@ -112,7 +112,7 @@ impl KnownServer {
         self.clock.step(now)
     }
 
-    /// The same, if it has not been reported.
+    /// Returns that time, if it has not been reported.
     pub(super) fn take_step(&mut self, now: Instant) -> Option<SitsOut> {
         let is_new = std::mem::take(&mut self.step_is_new);
         self.clock.step(now).filter(|_| is_new)
@@ -141,7 +141,7 @@ impl KnownServer {
     }
 }
 
-/// What a program knows of a clock.
+/// A clock, as a program has seen it.
 #[cfg(test)]
 pub(crate) struct Watched {
     pub(crate) run_id: String,
@@ -168,6 +168,45 @@ mod tests {
     use super::*;
     use crate::protocol::node::witness::{Evidence, Witness};
     use crate::values::clock;
+
+    /// Connections do not matter to a clock. Another server has another clock.
+    #[test]
+    fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_server_s() {
+        let now = clock::instant();
+        for (run_id, routed, ahead, expected) in [
+            (Some("r"), false, 12, Some(12)),
+            (Some("r"), true, 12, Some(12)),
+            (None, false, 12, Some(12)),
+            (Some("s"), false, 12, None),
+            (Some("s"), true, 12, None),
+            (Some("r"), false, 0, None),
+        ] {
+            let connected = |run_id: Option<&str>, seconds| Handshake {
+                run_id: run_id.map(Into::into),
+                uptime: Some((Duration::from_secs(1000), now)),
+                witness: Some(Witness {
+                    evidence: Evidence::Value(Vec::new()),
+                    identity: Identity::new(Some("r"), Some("h"), 0).unwrap(),
+                    age: Duration::from_secs(1000),
+                    calm: false,
+                    lossless: true,
+                    clock: Some(ClockReading {
+                        time_of_day: Duration::from_secs(seconds),
+                        sent: now,
+                        received: now,
+                    }),
+                }),
+                routed,
+                ..Handshake::default()
+            };
+            let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 1)));
+            server.connected(&connected(Some("r"), 100));
+            server.connected(&connected(run_id, 100 + ahead));
+            let found = server.stepped(now).map(|step| step.why);
+            let expected = expected.map(|by| Why::ClockSet(Duration::from_secs(by)));
+            assert_eq!(found, expected, "{run_id:?}, {routed}, {ahead}");
+        }
+    }
 
     /// In a Redis Cluster a witness moves with its slot.
     #[test]

@@ -68,7 +68,7 @@ impl<P> Proofs<P> {
         witness.is_some_and(|witness| witness.evidence == Evidence::NoLosses)
     }
 
-    /// What the guard cannot have here, if it is only that the clock may not be read.
+    /// The lack of a clock that may be read.
     pub(crate) fn lack(&self) -> Option<Lack> {
         let witness = self.witness.as_ref();
         let lacks = witness.is_some_and(|witness| witness.clock.is_none());
@@ -164,16 +164,22 @@ pub(crate) fn refused(text: &str, part: Part) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::mutants::set_mutant;
+    use crate::protocol::node::clock_watch::ClockReading;
     use crate::protocol::node::witness::Identity;
 
     fn proofs() -> Proofs<u8> {
+        reading_clock(None)
+    }
+
+    fn reading_clock(clock: Option<ClockReading>) -> Proofs<u8> {
         Proofs::new(Some(Witness {
             evidence: Evidence::Value(b"r h 7 1".to_vec()),
             identity: Identity::new(Some("r"), Some("h"), 7).unwrap(),
             age: std::time::Duration::ZERO,
             calm: true,
             lossless: true,
-            clock: None,
+            clock,
         }))
     }
 
@@ -230,6 +236,40 @@ mod tests {
             assert!(proofs.received(extended(), Proof::Look).is_none());
             assert!(!show(&mut proofs, part, other) && proofs.next().is_none());
         }
+    }
+
+    /// A clock that was set forward between the look and the acquire would not be noticed.
+    #[test]
+    fn a_clock_that_may_be_read_is_read_last_and_before_anything_counts() {
+        let now = crate::values::clock::instant();
+        let asked = |proof| {
+            let mut proofs = reading_clock(Some(ClockReading {
+                time_of_day: std::time::Duration::ZERO,
+                sent: now,
+                received: now,
+            }));
+            let asked = written(&mut proofs, proof);
+            let held = proofs.received((Reply::Okay, 1, now), proof).is_none();
+            for part in asked.iter().filter(|part| **part != Part::Clock) {
+                let shown = match part {
+                    Part::Witness => "r h 7 1",
+                    Part::Master => SAME,
+                    _ => NO_MORE,
+                };
+                assert!(show(&mut proofs, *part, shown));
+            }
+            let lacks_clock = held && proofs.next().is_none();
+            let counts = show(&mut proofs, Part::Clock, "") && proofs.next().is_some();
+            assert!(!lacks_clock || counts);
+            (asked.last() == Some(&Part::Clock), lacks_clock)
+        };
+        assert_eq!(asked(Proof::Witness), (true, true));
+        assert_eq!(asked(Proof::Look), (true, true));
+        set_mutant(Some(Mutant::LookBeforeAcquire));
+        assert_eq!(asked(Proof::Witness), (false, false));
+        set_mutant(None);
+        assert_eq!(proofs().lack(), Some(Lack::Clock));
+        assert_eq!(Proofs::<u8>::new(None).lack(), None);
     }
 
     #[test]

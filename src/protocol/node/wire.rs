@@ -248,19 +248,6 @@ impl Wire {
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
 
-    /// Appends TIME alone.
-    pub(crate) fn read_clock(&mut self, out: &mut Output<'_>) {
-        if self.proofs.lack().is_none() {
-            let shows = Some(Part::Clock);
-            let pending = Pending {
-                shows,
-                ..Pending::default()
-            };
-            self.expect(pending, out);
-            resp::pack(out.bytes, &[&[look::CLOCK]], None);
-        }
-    }
-
     /// Appends the commands that show whether the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         for part in self.proofs.behind().into_iter().flatten() {
@@ -481,6 +468,50 @@ mod tests {
         assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
         assert!(surplus(1, b"+OK\r\n+"));
         assert!(!surplus(2, b"+OK\r\n+"));
+    }
+
+    /// However the bytes come.
+    #[test]
+    fn a_clock_is_read_before_the_reply_that_lacked_it_and_an_error_ends_the_connection() {
+        let (now, whole) = (clock::instant(), "+OK\r\n$1\r\nx\r\n$2\r\nyz\r\n");
+        let ends = |cause: Cause| cause.to_string();
+        for (clock, expected) in [
+            ("*2\r\n$2\r\n17\r\n$6\r\n213945\r\n", Ok(vec![17_213])),
+            ("-NOPERM no\r\n", Err("connection closed: NOPERM no")),
+            ("*1\r\n$2\r\n17\r\n", Err(&*ends(witness::changed()))),
+        ] {
+            let mut wire = Wire::default();
+            let bytes = &mut Vec::new();
+            let out = Output {
+                bytes,
+                start: 0,
+                now,
+            };
+            wire.expect(Pending::default(), &out);
+            for _ in 0..2 {
+                wire.expect(Pending::default(), &out);
+            }
+            let shows = Some(Part::Clock);
+            let pending = Pending {
+                shows,
+                ..Pending::default()
+            };
+            wire.expect(pending, &out);
+            let (mut read, mut result) = (Vec::new(), Ok(()));
+            for byte in format!("{whole}{clock}").bytes() {
+                wire.receive(&[byte]);
+                while let Some(next) = wire
+                    .next_reply(now, |one| read.push(one.time_of_day.as_millis()))
+                    .map_err(|cause| result = Err(ends(cause)))
+                    .ok()
+                    .flatten()
+                {
+                    assert!(next.1.shows.is_none());
+                }
+            }
+            let found = result.map(|()| read);
+            assert_eq!(found, expected.map_err(str::to_owned), "{clock}");
+        }
     }
 
     /// The reply may not be read once others have decided, and it may report that another server owns the key.

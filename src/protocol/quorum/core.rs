@@ -548,9 +548,6 @@ impl<W> Core<W> {
         }
         if all && node.is_connected() {
             self.reader.sent();
-            if mutant(Mutant::LookBeforeAcquire) && !operations.is_empty() {
-                node.wire_mut().read_clock(&mut out);
-            }
             let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
             here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
             let prefix = &self.operations.prefix;
@@ -1204,7 +1201,7 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
-    /// What is known of a node's clock.
+    /// The clock of a node, as it was seen.
     pub(crate) fn watched(
         &self,
         node: usize,

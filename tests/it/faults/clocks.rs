@@ -1,0 +1,198 @@
+//! Nodes whose clocks are set while locks are held. Real servers, with a preload that shifts their wall clocks.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support;
+
+use redlock_sync::{Options, Redlock};
+use support::watchdog::TempDir;
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+const MAX_TTL: Duration = Duration::from_secs(4);
+/// A server has been up for so long, by its clock, when it is first asked: longer than it has to be.
+const UP: i64 = 60;
+
+/// A server with a clock of its own.
+struct Node {
+    server: Server,
+    ahead: PathBuf,
+}
+
+impl Node {
+    /// Its clock is so far ahead from now on.
+    fn set(&self, seconds: i64) {
+        let nanoseconds = (seconds * 1_000_000_000).to_le_bytes();
+        let file = OpenOptions::new().write(true).open(&self.ahead);
+        file.unwrap().write_all(&nanoseconds).unwrap();
+    }
+
+    /// It is set forward after the first clients came.
+    fn set_forward(&self, seconds: i64) {
+        self.set(UP + seconds);
+    }
+}
+
+/// Such servers. `None`: this machine has no C compiler.
+fn nodes(test: &str, count: usize) -> Option<(TempDir, Vec<Node>)> {
+    let dir = TempDir::for_programs();
+    let library = dir.path().join("clock.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/src/clock.c");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-shared", "-fPIC", "-O2", "-o"])
+        .arg(&library)
+        .arg(source)
+        .arg("-ldl");
+    match compiler.output() {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => {
+            programs::skipped(test, &format!("no cc: {error}"));
+            return None;
+        }
+    }
+    let node = |number: usize| {
+        let ahead = dir.path().join(number.to_string());
+        std::fs::write(&ahead, [0; 8]).unwrap();
+        let variables = [("LD_PRELOAD", &*library), ("CLOCK_OFFSET", &*ahead)];
+        let server = Server::with_variables(&variables);
+        let node = Node { server, ahead };
+        node.set(UP);
+        node
+    };
+    let nodes = (0..count).map(node).collect();
+    Some((dir, nodes))
+}
+
+fn client(nodes: &[&Node], guarded: bool) -> Redlock {
+    let urls: Vec<String> = nodes.iter().map(|node| node.server.url()).collect();
+    let guard = if guarded { MAX_TTL } else { Duration::ZERO };
+    let options: Options = unhurried().restart_guard(guard).wait(Duration::ZERO);
+    let redlock = Redlock::new(urls.iter().map(String::as_str)).unwrap();
+    let redlock = redlock.with_options(options).unwrap();
+    eventually("all nodes vote", || {
+        let lock = redlock.try_acquire("connecting", S);
+        let lock = lock.ok().flatten();
+        lock.is_some_and(|lock| {
+            let all = nodes.iter().all(|node| node.server.exists("connecting"));
+            lock.release().unwrap();
+            all
+        })
+    });
+    redlock
+}
+
+fn text_of_step(text: &str) -> bool {
+    text.contains("its clock was set forward by ") && text.contains("it grants no lock for ")
+}
+
+#[test]
+fn a_clock_that_is_set_forward_makes_two_holders_only_without_the_guard() {
+    for guarded in [false, true] {
+        for cut in [false, true] {
+            let Some((_dir, nodes)) = nodes("one node's clock", 1) else {
+                return;
+            };
+            let node = &nodes[0];
+            let [ann, bob] = [0, 1].map(|_| client(&[node], guarded));
+            let held = ann.try_acquire("a", MAX_TTL).unwrap().unwrap();
+            if cut {
+                node.server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            }
+            node.set_forward(12);
+            let other = bob.try_acquire("a", MAX_TTL);
+            if !guarded {
+                assert!(other.unwrap().is_some() && held.is_valid(), "two holders");
+                continue;
+            }
+            let errors = unavailable(other);
+            let wait = errors.retry_after().unwrap();
+            assert!(!wait.is_zero() && wait <= MAX_TTL, "{wait:?}");
+            let text = errors.to_string();
+            assert!(text_of_step(&text) && text.contains(" 12 s"), "{text}");
+            // Nothing is left behind, and the lock is granted again.
+            assert!(!node.server.exists("a"));
+            eventually("the node grants it", || {
+                let granted = matches!(bob.try_acquire("a", MAX_TTL), Ok(Some(_)));
+                assert!(!granted || !held.is_valid(), "two holders");
+                granted
+            });
+        }
+    }
+}
+
+/// Kleppmann's example: the first lock lies on a bare majority, and the clock of one of its nodes is set.
+#[test]
+fn a_minority_whose_clocks_are_set_forward_makes_two_holders_only_without_the_guard() {
+    for guarded in [false, true] {
+        let Some((_dir, nodes)) = nodes("the clock of one of three", 3) else {
+            return;
+        };
+        let all: Vec<&Node> = nodes.iter().collect();
+        let bob = client(&all, guarded);
+        let ann = client(&all, guarded);
+        // One node that Ann does not reach.
+        let held = {
+            nodes[2]
+                .server
+                .command(&["ACL", "SETUSER", "default", "-set", "-eval", "-evalsha"]);
+            let held = ann.try_acquire("a", MAX_TTL).unwrap().unwrap();
+            nodes[2]
+                .server
+                .command(&["ACL", "SETUSER", "default", "+@all"]);
+            held
+        };
+        assert!(!nodes[2].server.exists("a"));
+        nodes[1].set_forward(12);
+        let other = bob.try_acquire("a", MAX_TTL);
+        let has_it = matches!(&other, Ok(Some(_)));
+        assert!(held.is_valid() && has_it != guarded, "{guarded}: {other:?}");
+    }
+}
+
+/// Its renewals find the key, and count on the only node.
+#[test]
+fn a_kept_lock_outlives_a_step_of_less_than_two_thirds_of_its_ttl() {
+    let Some((_dir, nodes)) = nodes("a kept lock", 1) else {
+        return;
+    };
+    let node = &nodes[0];
+    let [ann, bob] = [0, 1].map(|_| client(&[node], true));
+    let held = ann.try_acquire("a", MAX_TTL).unwrap().unwrap();
+    let held = held.keep_alive(Duration::from_secs(60)).unwrap();
+    node.set_forward(2);
+    let set = Instant::now();
+    eventually("its first deadline is over", || set.elapsed() > MAX_TTL);
+    assert!(held.is_valid() && matches!(bob.try_acquire("a", MAX_TTL), Ok(None)));
+    // And none that is longer.
+    node.set_forward(12);
+    unavailable(bob.try_acquire("a", MAX_TTL));
+    eventually("its holder learns that", || held.lost().is_some());
+}
+
+/// A clock that is set back ends locks later.
+#[test]
+fn a_clock_that_is_set_back_or_that_may_not_be_read_keeps_no_lock_from_being_granted() {
+    let Some((_dir, nodes)) = nodes("a clock that is set back", 1) else {
+        return;
+    };
+    let node = &nodes[0];
+    let bob = client(&[node], true);
+    node.set(0);
+    take_and_release(&bob);
+    // A user that may not read it.
+    node.server.command(&["ACL", "SETUSER", "default", "-time"]);
+    node.set(UP);
+    let carol = client(&[node], true);
+    node.set_forward(12);
+    take_and_release(&carol);
+}
+
+fn take_and_release(redlock: &Redlock) {
+    let lock = redlock.try_acquire("a", S).unwrap();
+    lock.expect("it is free").release().unwrap();
+}
