@@ -42,7 +42,7 @@ impl Clock {
         long * self.rate / 10_000
     }
 
-    /// It runs almost as fast as others.
+    /// Makes it run almost as fast as others.
     pub(super) fn steady(&mut self) {
         self.rate = 9_995 + (self.rate - 9_950) / 10;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::basics::{LONGEST, MS};
 use super::world::{Count, World, trace};
 
-/// What clients fail to notice beside what their bounds leave: the tolerance, and what rates add until they look.
+/// Added to what the bounds of clients leave unnoticed: the tolerance, and what rates add until they look.
 const UNSEEN: u64 = 25 * MS;
 
 impl World {
