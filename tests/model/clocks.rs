@@ -218,7 +218,8 @@ impl Clocks {
     /// Time passes, or the node's clock is set.
     fn pass(&self, node: &mut Node, by: i8) {
         let moved = |time: u8, by: i8, most: u8| {
-            (i16::from(time) + i16::from(by)).clamp(0, i16::from(most)) as u8
+            let sum = i16::from(time) + i16::from(by);
+            u8::try_from(sum.clamp(0, i16::from(most))).unwrap_or(most)
         };
         node.age = moved(node.age, by, self.ttl);
         if node.left > 0 {
