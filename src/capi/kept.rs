@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::callback::{Callback, ExpiringFn, LostFn};
 use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
 use super::*;
+use crate::KeptLock;
 use crate::values::clock;
 use crate::values::sync::lock;
 
@@ -104,22 +105,14 @@ extern "C" fn redlock_lock_on_lost(
     status(|| {
         let handle = handle(lock_)?;
         let function = function.ok_or_else(|| Failure::null("fn"))?;
-        let held = handle.read()?;
-        let kept = match &*held {
-            Held::Kept(kept) => kept,
-            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(handle.ended()),
-        };
-        let callback = Arc::new(Callback::new(user));
-        lock(&handle.callbacks).push(callback.clone());
-        let address = std::ptr::from_ref(handle).addr();
-        kept.on_lost(move |reason| {
-            // SAFETY: the caller's function with the caller's argument, which the header wants to
-            // live until the lock is ended or stopped: those wait until this is over.
-            let call = |user| unsafe { function(reason_code(reason), user) };
-            callback.run(address, Some(reason), call);
-        });
-        Ok(())
+        register(handle, user, |kept, callback, address| {
+            kept.on_lost(move |reason| {
+                // SAFETY: the caller's function with the caller's argument, which the header wants to
+                // live until the lock is ended or stopped: those wait until this is over.
+                let call = |user| unsafe { function(reason_code(reason), user) };
+                callback.run(address, Some(reason), call);
+            });
+        })
     })
 }
 
@@ -133,21 +126,13 @@ extern "C" fn redlock_lock_on_expiring(
     status(|| {
         let handle = handle(lock_)?;
         let function = function.ok_or_else(|| Failure::null("fn"))?;
-        let held = handle.read()?;
-        let kept = match &*held {
-            Held::Kept(kept) => kept,
-            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(handle.ended()),
-        };
-        let callback = Arc::new(Callback::new(user));
-        lock(&handle.callbacks).push(callback.clone());
-        let address = std::ptr::from_ref(handle).addr();
-        kept.on_expiring(ms(margin), move |left| {
-            // SAFETY: as for `redlock_lock_on_lost`.
-            let call = |user| unsafe { function(to_ms(left), user) };
-            callback.run(address, None, call);
-        });
-        Ok(())
+        register(handle, user, |kept, callback, address| {
+            kept.on_expiring(ms(margin), move |left| {
+                // SAFETY: as for `redlock_lock_on_lost`.
+                let call = |user| unsafe { function(to_ms(left), user) };
+                callback.run(address, None, call);
+            });
+        })
     })
 }
 
@@ -159,6 +144,24 @@ extern "C" fn redlock_lock_since_renewal_ms(lock: Option<&Handle>) -> u64 {
             Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
         })
     })
+}
+
+/// Registers a callback of a lock that is kept alive. `with` gets the callback, and the address of its handle.
+fn register(
+    handle: &Handle,
+    user: *mut c_void,
+    with: impl FnOnce(&KeptLock, Arc<Callback>, usize),
+) -> Result<(), Failure> {
+    let held = handle.read()?;
+    let kept = match &*held {
+        Held::Kept(kept) => kept,
+        Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
+        Held::Ended => return Err(handle.ended()),
+    };
+    let callback = Arc::new(Callback::new(user));
+    lock(&handle.callbacks).push(callback.clone());
+    with(kept, callback, std::ptr::from_ref(handle).addr());
+    Ok(())
 }
 
 fn not_kept() -> Failure {

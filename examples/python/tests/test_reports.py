@@ -70,9 +70,9 @@ class Reports(unittest.TestCase):
         self.assertTrue(0 < lock.hold_left <= 1)
         self.assertTrue(came.wait(30))
         lock.on_lost(on_lost)  # it is lost already
-        with self.assertRaises(Lost):
+        with self.assertRaises(Lost) as lost:
             lock.release()
-        self.assertEqual(reasons[0], "hold limit")
+        self.assertEqual((reasons[0], lost.exception.reason), ("hold limit", "hold limit"))
         lock = locks.lock("report", ttl=60, wait=30)
         lock.keep_alive(3600, on_lost=on_lost)
         lock.stop()
@@ -114,8 +114,12 @@ class Reports(unittest.TestCase):
         self.assertTrue(locks.break_lock("break", holder))
         self.assertFalse(locks.break_lock("break", holder))
         self.assertFalse(locks.locked("break"))
-        with self.assertRaises(Lost):
+        with self.assertRaises(Lost) as deleted:
+            lock.extend(600)
+        self.assertEqual(deleted.exception.reason, "deleted")
+        with locks.lock("break", ttl=600), self.assertRaises(Lost) as taken:
             lock.release()
+        self.assertEqual(taken.exception.reason, "taken")
 
     def test_tls_needs_certificates_that_are_some(self):
         for bad in {"ca": "no PEM"}, {"certificate": "no PEM"}, {"key": b"no PEM"}, {"server_name": "a b"}:

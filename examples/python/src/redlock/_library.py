@@ -14,7 +14,8 @@ from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavaila
 NAME = "libredlock_sync.so"
 FOREVER = 2**64 - 1
 TOKEN_SIZE = 20
-
+# Why a lock was lost.
+REASONS = {1: "taken", 2: "expired", 3: "hold limit", 4: "deleted", 5: "not held", 6: "other process", 7: "released"}
 
 
 class Cancelled(Error):
@@ -86,6 +87,7 @@ _OTHERS: dict[str, tuple[list[Any], Any]] = {
     "redlock_last_holder": ([c_char_p, c_size_t], c_size_t),
     "redlock_last_left_ms": ([], c_uint64),
     "redlock_last_is_permanent": ([], c_int),
+    "redlock_last_lost_reason": ([], c_int),
     "redlock_last_retry_after_ms": ([], c_uint64),
     "redlock_lock_is_valid": ([c_void_p], c_int),
     "redlock_lock_remaining_ms": ([c_void_p], c_uint64),
@@ -126,6 +128,8 @@ def load(path: str) -> Any:
             error.permanent = bool(library.redlock_last_is_permanent())
             error.retry_after = library.redlock_last_retry_after_ms() / 1000
             error.causes = tuple(iter(map(functools.partial(text, library.redlock_last_cause), range(64)).__next__, ""))
+        elif isinstance(error, Lost):
+            error.reason = REASONS.get(library.redlock_last_lost_reason(), "over")
         elif isinstance(error, Busy):
             error.holder = text(library.redlock_last_holder) or None
             error.left = library.redlock_last_left_ms() / 1000 or None

@@ -10,11 +10,10 @@ from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable
 
-from ._library import ON_LOST, TOKEN_SIZE, ms
+from ._library import ON_LOST, REASONS, TOKEN_SIZE, ms
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
 
-REASONS = {1: "taken", 2: "expired", 3: "hold limit", 4: "deleted", 5: "not held", 6: "other process", 7: "released"}
 # So long a call of this module may keep a signal handler from running.
 SLICE = 0.2
 

@@ -20,7 +20,11 @@ class Busy(Error):
 
 
 class Lost(Error):
-    """The lock is no longer held: stop the work that it protects."""
+    """The lock is no longer held: stop the work that it protects.
+
+    `reason` tells why, in the words of `Lock.lost`: "taken", "deleted", "expired" and so on."""
+
+    reason: str | None = None
 
 
 class TooSlow(Error):
