@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::settings::into_node;
 use crate::settings::node_address::NodeAddress;
@@ -21,6 +22,9 @@ pub const NODES_FILE: &str = "REDLOCK_NODES_FILE";
 pub const DEFAULT_FILE: &str = "/etc/redlock/nodes";
 /// The maximum length of a file. Sixty-four nodes need less.
 pub const LONGEST_FILE: usize = 1 << 20;
+
+/// The longest time that can be given.
+pub const LONGEST_TIME: Duration = Duration::from_secs(36_500 * 86_400);
 
 /// The value of a variable, or of the flag that goes before it, and the name of which of the two has it.
 type Given = Option<(&'static str, OsString)>;
@@ -41,16 +45,17 @@ pub struct Environment<'a> {
 }
 
 impl Options {
-    /// The options that the variables of the command `redlock` set: REDLOCK_PREFIX; and for nodes at `rediss://`
-    /// REDLOCK_CACERT, REDLOCK_CERT and REDLOCK_KEY, which name files in PEM, and REDLOCK_SNI. Everything else has its
-    /// default. For [`Redlock::from_env`](crate::Redlock::from_env).
+    /// The options that the variables of the command `redlock` set: REDLOCK_PREFIX, REDLOCK_LABEL; the times
+    /// REDLOCK_NODE_TIMEOUT, REDLOCK_CONNECT_TIMEOUT and REDLOCK_RESTART_GUARD, in seconds or with a unit (`500ms`, `30s`,
+    /// `5m`); and for nodes at `rediss://` REDLOCK_CACERT, REDLOCK_CERT and REDLOCK_KEY, which name files in PEM, and
+    /// REDLOCK_SNI. Everything else has its default. For [`Redlock::from_env`](crate::Redlock::from_env).
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, a certificate without its key, or a key that every user may read. The text names the
-    /// variable.
+    /// A file that cannot be read, a certificate without its key, a key that every user may read, or a time that is none.
+    /// The text names the variable.
     pub fn from_env() -> Result<Options, ConfigError> {
-        of_process(|environment| environment.options()).map_err(ConfigError::new)
+        of_process(|environment| environment.options(Options::new())).map_err(ConfigError::new)
     }
 }
 
@@ -66,6 +71,30 @@ fn of_process<T>(ask: impl FnOnce(&Environment<'_>) -> T) -> T {
         default_file: Path::new(DEFAULT_FILE),
         flags: false,
     })
+}
+
+/// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
+///
+/// # Errors
+///
+/// How times are written.
+pub fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text.get(number.len()..).unwrap_or_default() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err("its unit must be ms, s, m, h or d"),
+    };
+    let digits = number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
+    let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
+    time.filter(|time| *time <= LONGEST_TIME)
+        .ok_or("it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d")
 }
 
 /// Reads a file. Not a pipe, whose writer may take its time.
@@ -118,6 +147,15 @@ impl Environment<'_> {
         };
         let text = value.into_string();
         text.map(Some).map_err(|_| format!("{name} is not UTF-8"))
+    }
+
+    fn time(&self, variable: &'static str) -> Result<Option<Duration>, String> {
+        let Some((name, value)) = self.value(variable) else {
+            return Ok(None);
+        };
+        let text = value.to_str().unwrap_or("?");
+        let time = parse_time(text).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Some(time))
     }
 
     // ---- nodes
@@ -208,14 +246,26 @@ impl Environment<'_> {
 
     // ---- options
 
-    /// The prefix and the TLS settings.
+    /// These options, with what the variables set.
     ///
     /// # Errors
     ///
     /// Like those of [`nodes`](Environment::nodes).
-    pub fn options(&self) -> Result<Options, String> {
+    pub fn options(&self, mut options: Options) -> Result<Options, String> {
+        if let Some(label) = self.text("REDLOCK_LABEL")? {
+            options = options.label(label);
+        }
+        if let Some(timeout) = self.time("REDLOCK_NODE_TIMEOUT")? {
+            options = options.node_timeout(timeout);
+        }
+        if let Some(timeout) = self.time("REDLOCK_CONNECT_TIMEOUT")? {
+            options = options.connect_timeout(timeout);
+        }
+        if let Some(max_ttl) = self.time("REDLOCK_RESTART_GUARD")? {
+            options = options.restart_guard(max_ttl);
+        }
         let prefix = self.text("REDLOCK_PREFIX")?.unwrap_or_default();
-        Ok(Options::new().prefix(prefix).tls(self.tls()?))
+        Ok(options.prefix(prefix).tls(self.tls()?))
     }
 
     /// The trusted CAs, and the certificate that is shown.
@@ -304,7 +354,7 @@ mod tests {
             default_file: Path::new("/default"),
             flags: false,
         };
-        environment.options()?;
+        environment.options(Options::new())?;
         let (place, nodes) = environment.nodes()?;
         Ok((place, nodes.len()))
     }
@@ -376,6 +426,14 @@ mod tests {
                 "REDLOCK_KEY /key has a key, and every user may read the file (mode 644): chmod o-r",
             ),
             (&[("REDLOCK_CACERT", "/none")], "REDLOCK_CACERT /none: "),
+            (
+                &[("REDLOCK_NODE_TIMEOUT", "5 s")],
+                "REDLOCK_NODE_TIMEOUT: it must be a number of seconds, or have a unit: 500ms",
+            ),
+            (
+                &[("REDLOCK_RESTART_GUARD", "5w")],
+                "REDLOCK_RESTART_GUARD: its unit must be ms, s, m, h or d",
+            ),
         ] {
             let error = found(variables, files).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
@@ -404,6 +462,38 @@ mod tests {
             writable.contains("may write it (mode 662): chmod go-w"),
             "{writable}"
         );
+    }
+
+    #[test]
+    fn variables_set_the_label_the_timeouts_and_the_guard_and_an_empty_one_sets_nothing() {
+        let options = |variables: &[(&'static str, &str)]| {
+            let given = |name: &'static str| {
+                let value = variables.iter().find(|(variable, _)| *variable == name);
+                value.map(|(variable, value)| (*variable, OsString::from(value)))
+            };
+            let environment = Environment {
+                given: &given,
+                read: &read,
+                default_file: Path::new("/default"),
+                flags: false,
+            };
+            environment.options(Options::new().label("host")).unwrap()
+        };
+        let ms = Duration::from_millis;
+        let expected = Options::new()
+            .label("web-3")
+            .node_timeout(ms(200))
+            .connect_timeout(ms(1500))
+            .restart_guard(ms(300_000));
+        let set = [
+            ("REDLOCK_LABEL", "web-3"),
+            ("REDLOCK_NODE_TIMEOUT", "200ms"),
+            ("REDLOCK_CONNECT_TIMEOUT", "1.5"),
+            ("REDLOCK_RESTART_GUARD", "5m"),
+        ];
+        assert_eq!(options(&set), expected);
+        let empty = set.map(|(variable, _)| (variable, ""));
+        assert_eq!(options(&empty), Options::new().label("host"));
     }
 
     #[test]

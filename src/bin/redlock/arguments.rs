@@ -251,12 +251,12 @@ pub(crate) struct Nodes {
     /// For rediss://: the name in the nodes' certificates [default: each URL's host; env: REDLOCK_SNI]
     #[arg(long, value_name = "NAME")]
     pub(crate) sni: Option<String>,
-    /// How long a node may take to answer
-    #[arg(long, value_name = "TIME", default_value = "500ms")]
-    pub(crate) node_timeout: Time,
-    /// How long connecting may take
-    #[arg(long, value_name = "TIME", default_value = "2s")]
-    pub(crate) connect_timeout: Time,
+    /// How long a node may take to answer [default: 500ms; env: REDLOCK_NODE_TIMEOUT]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) node_timeout: Option<Time>,
+    /// How long connecting may take [default: 2s; env: REDLOCK_CONNECT_TIMEOUT]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) connect_timeout: Option<Time>,
     /// Say what happens on standard error; -vv: each attempt, too; -vvv: the votes as well
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -341,7 +341,7 @@ pub(crate) struct Hold {
 #[derive(Args)]
 pub(crate) struct Votes {
     /// A node gives no votes until it has been up for this time: the longest ttl that any client uses. 0: none [default:
-    /// 30s for redis+sentinel:// and redis+cluster://, else none]
+    /// 30s for redis+sentinel:// and redis+cluster://, else none; env: REDLOCK_RESTART_GUARD]
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_guard: Option<Time>,
 }

@@ -58,11 +58,11 @@ fn client(
             "--cacert, --cert, --key and --sni are for nodes at rediss://, and {place} names none"
         ));
     }
-    let mut options = around
-        .options()?
-        .node_timeout(given.node_timeout.0)
-        .connect_timeout(given.connect_timeout.0)
+    let patient = Options::new()
+        .node_timeout(Duration::from_millis(500))
+        .connect_timeout(Duration::from_secs(2))
         .label(label());
+    let mut options = around.options(patient)?;
     if let Some(max_ttl) = votes.restart_guard {
         options = options.restart_guard(max_ttl.0);
     }
@@ -76,12 +76,15 @@ fn client(
 fn given(flags: &Nodes, variable: &'static str) -> Option<(&'static str, OsString)> {
     let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
     let text = |text: &Option<String>| text.clone().map(OsString::from);
+    let time = |time: &Option<Time>| time.map(|time| OsString::from(time.to_string()));
     let (flag, value) = match variable {
         "REDLOCK_PREFIX" => ("--prefix", text(&flags.prefix)),
         "REDLOCK_CACERT" => ("--cacert", path(&flags.cacert)),
         "REDLOCK_CERT" => ("--cert", path(&flags.cert)),
         "REDLOCK_KEY" => ("--key", path(&flags.key)),
         "REDLOCK_SNI" => ("--sni", text(&flags.sni)),
+        "REDLOCK_NODE_TIMEOUT" => ("--node-timeout", time(&flags.node_timeout)),
+        "REDLOCK_CONNECT_TIMEOUT" => ("--connect-timeout", time(&flags.connect_timeout)),
         _ => ("", None),
     };
     let of_flag = value.map(|value| (flag, value));
@@ -91,15 +94,11 @@ fn given(flags: &Nodes, variable: &'static str) -> Option<(&'static str, OsStrin
 /// Where the nodes are named, and the nodes.
 fn nodes(given: &Nodes, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
     for (name, time) in [
-        ("--node-timeout", given.node_timeout.0),
-        ("--connect-timeout", given.connect_timeout.0),
+        ("--node-timeout", given.node_timeout),
+        ("--connect-timeout", given.connect_timeout),
     ] {
-        within(
-            name,
-            time,
-            Duration::from_millis(1),
-            Duration::from_secs(3600),
-        )?;
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(3600));
+        time.map_or(Ok(()), |time| within(name, time.0, shortest, longest))?;
     }
     if !given.node.is_empty() {
         return Ok(("--node".into(), from_flags(&given.node)?));

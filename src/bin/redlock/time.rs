@@ -3,8 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use redlock_sync::command::{LONGEST_TIME, parse_time};
+
 /// The longest ttl of a lock.
-pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
+pub(crate) const LONGEST: Duration = LONGEST_TIME;
 pub(crate) const DAY: u64 = 86_400;
 /// The shortest ttl of a lock.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(10);
@@ -55,29 +57,7 @@ impl std::str::FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Time, String> {
-        let end = text
-            .trim_end_matches(|c: char| c.is_ascii_alphabetic())
-            .len();
-        let (number, unit) = text.split_at(end);
-        let unit = match unit {
-            "ms" => 0.001,
-            "" | "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err("its unit must be ms, s, m, h or d".into()),
-        };
-        let digits = number
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
-        let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
-        time.filter(|time| *time <= LONGEST)
-            .map(Time)
-            .ok_or_else(|| {
-                "it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d"
-                    .into()
-            })
+        parse_time(text).map(Time).map_err(str::to_owned)
     }
 }
 

@@ -448,9 +448,16 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
     };
     run(
         "locks",
-        &[("REDLOCK_NODES", &urls), ("REDLOCK_PREFIX", "team:")],
+        &[
+            ("REDLOCK_NODES", &urls),
+            ("REDLOCK_PREFIX", "team:"),
+            ("REDLOCK_LABEL", "web-3"),
+        ],
     );
     assert!(servers.iter().all(|server| server.exists("team:a")));
+    let value = servers[0].command(&["GET", "team:a"]);
+    let value: Vec<u8> = redis::from_redis_value(value).unwrap();
+    assert!(value.ends_with(b"web-3"));
     let dir = TempDir::new();
     let path = dir.path().join("nodes");
     std::fs::write(&path, urls.replace(',', "\n")).unwrap();
@@ -476,4 +483,11 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
     ] {
         run(expected, &[(variables[0], variables[1])]);
     }
+    run(
+        "REDLOCK_NODE_TIMEOUT: its unit must be",
+        &[
+            ("REDLOCK_NODES", "redis://a"),
+            ("REDLOCK_NODE_TIMEOUT", "5w"),
+        ],
+    );
 }
