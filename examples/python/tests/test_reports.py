@@ -117,8 +117,12 @@ class Reports(unittest.TestCase):
         with self.assertRaises(Lost) as deleted:
             lock.extend(600)
         self.assertEqual(deleted.exception.reason, "deleted")
+        # A lock keeps the reason that was found first.
+        lock = locks.lock("break", ttl=600)
+        _, holder, _ = locks.inspect("break")
+        self.assertTrue(locks.break_lock("break", holder))
         with locks.lock("break", ttl=600), self.assertRaises(Lost) as taken:
-            lock.release()
+            lock.extend(600)
         self.assertEqual(taken.exception.reason, "taken")
 
     def test_tls_needs_certificates_that_are_some(self):
