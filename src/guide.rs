@@ -20,6 +20,7 @@
 //! | [`faq`] | Short answers |
 //! | [`performance`] | What does a lock cost, and how do I measure it? |
 //! | [`how_we_know`] | What has been simulated, searched, soaked and compared, and what has not? |
+//! | [`faults_found`] | Which faults has this project had, and what found them? |
 //! | [`comparison`] | How do other libraries behave, in Rust and other languages? |
 //! | [`coming_from`] | I know Redisson, redsync, ShedLock, flock, …: what is it called here? |
 //! | [`contributing`] | How is the code laid out and tested, and by which rules? |
@@ -48,6 +49,8 @@ pub mod contributing {}
 pub mod deployments {}
 #[doc = include_str!("guide/faq.md")]
 pub mod faq {}
+#[doc = include_str!("guide/faults_found.md")]
+pub mod faults_found {}
 #[doc = include_str!("guide/fencing.md")]
 pub mod fencing {}
 #[doc = include_str!("guide/guarantees.md")]

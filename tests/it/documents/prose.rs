@@ -553,6 +553,44 @@ fn the_guide_counts_the_mutants() {
     assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
 }
 
+#[test]
+fn each_fault_that_was_found_has_a_test_or_a_mutant() {
+    let page = read("src/guide/faults_found.md");
+    let mutants = read("src/protocol/mutants.rs");
+    let mended = page.split("# Open").next().unwrap();
+    let rows = mended.lines().filter(|line| line.starts_with("| "));
+    let rows = rows.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect());
+    let rows: Vec<Vec<&str>> = rows.collect();
+    let rows: Vec<_> = rows
+        .iter()
+        .filter(|row| !["---", "fault"].contains(&row[0]))
+        .collect();
+    assert!(rows.len() > 60, "{}", rows.len());
+    for row in rows {
+        assert_eq!(row.len(), 5, "{row:?}");
+        let names: Vec<&str> = row[4].split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row:?}");
+        for name in names {
+            let function = format!("fn {name}(");
+            let folders = ["tests", "src"].map(|folder| root().join(folder));
+            let is_test = || {
+                folders
+                    .iter()
+                    .any(|folder| occurrences(folder, &function) > 0)
+            };
+            let is_there = mutants.contains(&format!("    {name}: R"))
+                || name.contains('/')
+                    && (root().join(name).exists() || root().join(format!("{name}.rs")).exists())
+                || is_test();
+            assert!(
+                is_there,
+                "{name} is neither a test nor a mutant: {}",
+                row[0]
+            );
+        }
+    }
+}
+
 /// How often this stands in the Rust files of a folder.
 fn occurrences(folder: &Path, what: &str) -> usize {
     let entries = fs::read_dir(folder).unwrap();
