@@ -247,6 +247,12 @@ pub mod guide;
 #[cfg(test)]
 mod proof;
 
+/// The targets of the fuzzer, for the package in `tests/fuzz` alone.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+#[path = "proof/fuzz/mod.rs"]
+pub mod fuzz;
+
 pub use errors::error::{Error, NodeErrors};
 pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
 pub use lock::kept_lock::KeptLock;

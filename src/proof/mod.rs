@@ -3,9 +3,11 @@
 //! - `sim`: the protocol among virtual servers, connections and clocks
 //! - `oracle`: the code on the schedules of the model
 //! - `differential`: the simulation's servers against real ones
+//! - `fuzz`: what a fuzzer guided by coverage calls, and its corpus
 //! - `fixtures`: values for unit tests
 
 pub(crate) mod differential;
 pub(crate) mod fixtures;
+mod fuzz;
 pub(crate) mod oracle;
 pub(crate) mod sim;

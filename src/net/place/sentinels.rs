@@ -80,10 +80,9 @@ impl Sentinels {
         let Some(words) = tell(sentinel, question, &self.name, turn)? else {
             return Ok(None);
         };
-        match &words[..] {
-            [host, port] if url::is_host(host) && !self.is_secret(host) => {
-                let port = port.parse().map_err(|_| no_address())?;
-                Ok(Some(like(&self.like, host.clone(), port)))
+        match endpoint(&words) {
+            Some((host, port)) if !self.is_secret(host) => {
+                Ok(Some(like(&self.like, host.to_owned(), port)))
             }
             _ => Err(no_address()),
         }
@@ -208,11 +207,20 @@ fn tell(
     name: &str,
     turn: &Turn<'_>,
 ) -> Result<Option<Vec<String>>, Cause> {
+    words(question::ask(
+        sentinel,
+        &[b"SENTINEL", question, name.as_bytes()],
+        turn,
+    )?)
+}
+
+/// The words of a reply of a sentinel.
+pub(crate) fn words(reply: Reply) -> Result<Option<Vec<String>>, Cause> {
     let word = |item: Reply| match item {
         Reply::Bulk(bytes) => String::from_utf8(bytes).map_err(|_| no_address()),
         other => Err(Cause::Garbage(other.kind().into())),
     };
-    match question::ask(sentinel, &[b"SENTINEL", question, name.as_bytes()], turn)? {
+    match reply {
         Reply::Nil => Ok(None),
         Reply::Error(text) if text.starts_with("ERR No such master") => Ok(None),
         Reply::Error(text) => Err(Cause::refused(&text)),
@@ -222,6 +230,14 @@ fn tell(
             .collect::<Result<_, _>>()
             .map(Some),
         other => Err(Cause::Garbage(other.kind().into())),
+    }
+}
+
+/// The host and port in these words of a sentinel.
+pub(crate) fn endpoint(words: &[String]) -> Option<(&str, u16)> {
+    match words {
+        [host, port] if url::is_host(host) => Some((host, port.parse().ok()?)),
+        _ => None,
     }
 }
 
