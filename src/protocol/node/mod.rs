@@ -14,7 +14,8 @@
 //! - `clock_watch`: whether a server's clock was set forward
 //! - `proof`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
-//! - `wire`: one connection, and its pending replies (`outgoing`: the commands that are being sent)
+//! - `pending`: the commands whose replies are pending
+//! - `wire`: one connection (`outgoing`: the commands that are being sent)
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
 //! - `standing`: which of a node's answers count now
@@ -39,6 +40,7 @@ pub(crate) mod notice;
 pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod outgoing;
+pub(crate) mod pending;
 pub(crate) mod proof;
 pub(crate) mod questions;
 pub(crate) mod reconnect;

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::Guard;
@@ -27,9 +26,10 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
+use crate::protocol::node::pending::Pending;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
-use crate::protocol::node::wire::{Pending, Wire};
+use crate::protocol::node::wire::{Received, Wire};
 use crate::values::random::Rng;
 
 /// The maximum number of pings under way.
@@ -248,7 +248,7 @@ impl Node {
         let pings = self.link == Link::Draining && self.outbox.pings() > 0 || checks;
         if pings {
             self.wire.set_ping_at(out.now.checked_add(PING_INTERVAL));
-            self.wire.expect(Pending::default(), out);
+            self.wire.expect(Pending::Ping, out);
             out.bytes.extend_from_slice(PING);
         }
         pings
@@ -257,10 +257,7 @@ impl Node {
     // ---- receiving
 
     /// The next reply, the command that it answers, and when that was sent.
-    pub(crate) fn next_reply(
-        &mut self,
-        now: Instant,
-    ) -> Result<Option<(Reply, Pending, Instant)>, Cause> {
+    pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Received>, Cause> {
         let (wire, server) = (&mut self.wire, &mut self.server);
         let reply = wire.next_reply(now, |reading| server.read_clock(reading))?;
         if reply.is_some() {

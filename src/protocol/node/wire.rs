@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::Elsewhere;
+use crate::errors::server_error::is_not_loaded;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::script::Key;
-use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::Address;
 use crate::protocol::node::clock_watch::ClockReading;
@@ -19,6 +19,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look;
 use crate::protocol::node::outgoing::Output;
+use crate::protocol::node::pending::{Command, Pending, ReplyClass};
 use crate::protocol::node::proof::{self, Answered, Part, Proofs};
 use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
@@ -35,41 +36,8 @@ pub(crate) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
 /// node memory, and reading them would cost system calls.
 const MAX_UNREAD_REPLIES: usize = 256;
 
-/// The operation that a reply belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OperationId {
-    pub(crate) slot: usize,
-    /// Distinguishes the operation from others that used the same slot.
-    pub(crate) number: u64,
-}
-
-/// The command that a pending reply answers. Without an operation and a debt it is a ping.
-#[derive(Default)]
-pub(crate) struct Pending {
-    pub(crate) operation: Option<OperationId>,
-    /// The end of a lock, which is sent again if the connection closes.
-    pub(crate) owed: Option<Debt>,
-    /// Whether no operation waits for the reply.
-    pub(crate) alone: bool,
-    /// Whether this is a deferred debt sent as a probe: if it succeeds, the rest is sent too.
-    pub(crate) retries: bool,
-    /// Whether the command named keys beside the lock's, which it can do without.
-    pub(crate) named: bool,
-    /// Whether the command calls a script that is loaded with its first call.
-    pub(crate) loads: bool,
-    /// Whether the command is ASKING: the next one is carried out although the server does not own the slot yet.
-    pub(crate) asking: bool,
-    /// The proof needed before the reply counts, and the fact that the reply shows.
-    pub(crate) needs: Proof,
-    pub(crate) shows: Option<Part>,
-}
-
-impl Pending {
-    /// Whether this is the end of a lock that no operation waits for.
-    fn is_owed_alone(&self) -> bool {
-        self.alone && self.owed.is_some()
-    }
-}
+/// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
+pub(crate) type Received = (Reply, Option<Command>, Instant);
 
 struct Expected {
     pending: Pending,
@@ -116,7 +84,7 @@ pub(crate) struct Wire {
     reader: ReplyReader,
     expected: Replies,
     /// Replies that do not count yet.
-    proofs: Proofs<Pending>,
+    proofs: Proofs<Command>,
     /// The number of bytes sent. Over TLS each write counts as at least one turn of the server's event loop.
     sent: usize,
     /// When something was last sent or received, or a probe found nothing.
@@ -169,14 +137,14 @@ impl Wire {
             return None;
         }
         let is_it =
-            |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed.is_some();
+            |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed().is_some();
         Some(self.expected.queue.iter().find(is_it)?.at)
     }
 
     /// The debts whose replies are pending.
     pub(crate) fn owed(&self) -> impl Iterator<Item = Debt> {
         let expected = self.expected.queue.iter();
-        expected.filter_map(|one| one.pending.owed.clone())
+        expected.filter_map(|one| one.pending.owed().cloned())
     }
 
     // ---- sending
@@ -203,26 +171,6 @@ impl Wire {
         self.loaded = 0;
     }
 
-    /// Whether the server refused how a command was sent, and what waiters have to do without for that reason.
-    pub(crate) fn learn(
-        &mut self,
-        error: &str,
-        named: bool,
-        key: &Key,
-        prefix: &Prefix,
-    ) -> (bool, Option<Lack>) {
-        if error.is_empty() {
-            if named {
-                self.alone.accepted();
-            }
-            return (false, None);
-        }
-        let means = &mut self.handshake.means;
-        let learned = means.learn(error, named, key.names(), prefix, &mut self.alone);
-        let lack = self.means(None, key).lack();
-        (learned, lack.filter(|_| learned))
-    }
-
     /// Notes a pending reply to the command that is appended to `out` next.
     pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
         // A record is read as a whole, or not at all.
@@ -230,7 +178,7 @@ impl Wire {
             true => 0,
             false => out.bytes.len() - out.start,
         };
-        self.proofs.needs(pending.needs);
+        self.proofs.needs(pending.needs());
         self.expected.push(Expected {
             pending,
             at: out.now,
@@ -240,22 +188,14 @@ impl Wire {
 
     /// Appends ASKING: the server carries out the next command although it does not own the slot yet.
     pub(crate) fn ask(&mut self, out: &mut Output<'_>) {
-        let pending = Pending {
-            asking: true,
-            ..Pending::default()
-        };
-        self.expect(pending, out);
+        self.expect(Pending::Asking, out);
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
 
     /// Appends the commands that show whether the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         for part in self.proofs.behind().into_iter().flatten() {
-            let pending = Pending {
-                shows: Some(part),
-                ..Pending::default()
-            };
-            self.expect(pending, out);
+            self.expect(Pending::Look(part), out);
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
             let [_, replication, stats, get, _] = look::look(&key);
@@ -292,9 +232,11 @@ impl Wire {
         first.map_or(0, |first| self.sent.wrapping_sub(first.from))
     }
 
-    pub(crate) fn into_pending(self) -> impl Iterator<Item = Pending> {
-        let expected = self.expected.queue.into_iter().map(|one| one.pending);
-        self.proofs.into_held().chain(expected)
+    /// The commands whose replies are pending, or do not count yet.
+    pub(crate) fn into_commands(self) -> impl Iterator<Item = Command> {
+        let expected = self.expected.queue.into_iter();
+        let commands = expected.filter_map(|one| one.pending.command());
+        self.proofs.into_held().chain(commands)
     }
 
     // ---- receiving
@@ -310,10 +252,10 @@ impl Wire {
         &mut self,
         now: Instant,
         mut read_clock: impl FnMut(ClockReading),
-    ) -> Result<Option<Answered<Pending>>, Cause> {
+    ) -> Result<Option<Received>, Cause> {
         loop {
-            if let Some(proved) = self.proofs.next() {
-                return Ok(Some(proved));
+            if let Some((reply, command, sent)) = self.proofs.next() {
+                return Ok(Some((reply, Some(command), sent)));
             }
             if self.take_proof(now)? {
                 continue;
@@ -321,31 +263,38 @@ impl Wire {
             let Some((reply, pending, sent)) = self.next_answer(now)? else {
                 return Ok(None);
             };
-            if pending.asking {
-                continue;
+            match pending {
+                Pending::Ping => return Ok(Some((reply, None, sent))),
+                Pending::Asking => {}
+                Pending::Look(part) => match reply.time_of_day() {
+                    Some(time_of_day) if part == Part::Clock => {
+                        read_clock(ClockReading {
+                            time_of_day,
+                            sent,
+                            received: now,
+                        });
+                        self.proofs.shown(Part::Clock, b"")?;
+                    }
+                    _ => return Err(self.shows_nothing(&reply, part)),
+                },
+                Pending::Command(command) => {
+                    let needs = command.needs;
+                    let counts = self.proofs.received((reply, command, sent), needs);
+                    if let Some((reply, command, sent)) = counts {
+                        return Ok(Some((reply, Some(command), sent)));
+                    }
+                }
             }
-            if let (Some(Part::Clock), Some(time_of_day)) = (pending.shows, reply.time_of_day()) {
-                read_clock(ClockReading {
-                    time_of_day,
-                    sent,
-                    received: now,
-                });
-                self.proofs.shown(Part::Clock, b"")?;
-                continue;
-            }
-            if let Some(part) = pending.shows {
-                return Err(match reply {
-                    // The witness's slot has moved, which means nothing for the lock's.
-                    Reply::Error(text) if self.elsewhere(&text).is_some() => witness::changed(),
-                    Reply::Error(text) => proof::refused(&text, part),
-                    _ => witness::changed(),
-                });
-            }
-            let needs = pending.needs;
-            let answered = self.proofs.received((reply, pending, sent), needs);
-            if answered.is_some() {
-                return Ok(answered);
-            }
+        }
+    }
+
+    /// Why a reply to a look does not show what it should.
+    fn shows_nothing(&self, reply: &Reply, part: Part) -> Cause {
+        match reply {
+            // The witness's slot has moved, which means nothing for the lock's.
+            Reply::Error(text) if self.elsewhere(text).is_some() => witness::changed(),
+            Reply::Error(text) => proof::refused(text, part),
+            _ => witness::changed(),
         }
     }
 
@@ -353,9 +302,10 @@ impl Wire {
     #[inline]
     fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
         let next = self.expected.queue.front();
-        let Some(part) = next.and_then(|one| one.pending.shows) else {
+        let Some(Pending::Look(part)) = next.map(|one| &one.pending) else {
             return Ok(false);
         };
+        let part = *part;
         let Some((value, length)) = self.reader.bulk() else {
             return Ok(false);
         };
@@ -386,8 +336,47 @@ impl Wire {
         Ok(expected.map(|one| (reply, one.pending, one.at)))
     }
 
+    /// The meaning of a reply. Learns from it how commands are sent. `key`: of the operation that waits for the reply,
+    /// or of the lock that the command ends.
+    pub(crate) fn class_of(
+        &mut self,
+        reply: &Reply,
+        command: &Command,
+        key: Option<&Key>,
+        prefix: &Prefix,
+    ) -> ReplyClass {
+        let Reply::Error(error) = reply else {
+            if command.named && key.is_some() {
+                self.alone.accepted();
+            }
+            return ReplyClass::Vote;
+        };
+        if let Some(cause) = self.elsewhere(error) {
+            return ReplyClass::Elsewhere(cause);
+        }
+        // The server refuses a call before it looks at its script, which was therefore not loaded. Called by its hash,
+        // it would be refused once more.
+        if command.loads && command.is_refused_for_companions(error) {
+            self.forget_loaded();
+        }
+        let Some(key) = key else {
+            return ReplyClass::Vote;
+        };
+        if command.loads && is_not_loaded(error) {
+            if !mutant(Mutant::ForgottenIsLoaded) {
+                self.forget_loaded();
+            }
+            return ReplyClass::SendAgain(None);
+        }
+        let (means, alone) = (&mut self.handshake.means, &mut self.alone);
+        match means.learn(error, command.named, key.names(), prefix, alone) {
+            true => ReplyClass::SendAgain(self.means(None, key).lack()),
+            false => ReplyClass::Vote,
+        }
+    }
+
     /// Why the server has not carried out a command, if another server may own the key and is asked next.
-    pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
+    fn elsewhere(&self, error: &str) -> Option<Cause> {
         let Handshake { routed, server, .. } = &self.handshake;
         let elsewhere = routed.then(|| Elsewhere::of(error, server))?;
         elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
@@ -447,6 +436,8 @@ impl Wire {
 mod tests {
     use super::*;
     use crate::proof::fixtures::key;
+    use crate::protocol::commands::vote::Proof;
+    use crate::protocol::node::pending::Awaited;
     use crate::values::clock;
 
     #[test]
@@ -460,7 +451,7 @@ mod tests {
                 start,
                 now,
             };
-            (0..commands).for_each(|_| wire.expect(Pending::default(), &out));
+            (0..commands).for_each(|_| wire.expect(Pending::Ping, &out));
             wire.receive(bytes);
             matches!(wire.next_reply(now, |_| ()), Err(Cause::Garbage(_)))
         };
@@ -487,16 +478,11 @@ mod tests {
                 start: 0,
                 now,
             };
-            wire.expect(Pending::default(), &out);
+            wire.expect(Pending::Ping, &out);
             for _ in 0..2 {
-                wire.expect(Pending::default(), &out);
+                wire.expect(Pending::Ping, &out);
             }
-            let shows = Some(Part::Clock);
-            let pending = Pending {
-                shows,
-                ..Pending::default()
-            };
-            wire.expect(pending, &out);
+            wire.expect(Pending::Look(Part::Clock), &out);
             let (mut read, mut result) = (Vec::new(), Ok(()));
             for byte in format!("{whole}{clock}").bytes() {
                 wire.receive(&[byte]);
@@ -506,7 +492,7 @@ mod tests {
                     .ok()
                     .flatten()
                 {
-                    assert!(next.1.shows.is_none());
+                    assert!(next.1.is_none());
                 }
             }
             let found = result.map(|()| read);
@@ -533,10 +519,18 @@ mod tests {
                 start: 0,
                 now,
             };
-            let pending = |owed| Pending {
-                owed,
-                alone,
-                ..Pending::default()
+            let pending = |owed| {
+                Pending::Command(Command {
+                    operation: None,
+                    owed,
+                    awaited: match alone {
+                        true => Awaited::ByNone,
+                        false => Awaited::ByOperation,
+                    },
+                    named: false,
+                    loads: false,
+                    needs: Proof::None,
+                })
             };
             wire.expect(pending(None), &out);
             assert_eq!(wire.unconfirmed(refused), None);

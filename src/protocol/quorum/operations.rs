@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::wire::OperationId;
+use crate::protocol::node::pending::OperationId;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::view::View;

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use crate::protocol::commands::vote::Proof;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::node::Node;
 use crate::protocol::node::outgoing::Output;
-use crate::protocol::node::wire::Pending;
+use crate::protocol::node::pending::{Awaited, Command, Pending};
 use crate::values::prefix::Prefix;
 use crate::values::random::Rng;
 
@@ -84,16 +85,18 @@ impl Node {
         if self.wire.handshake.is_target {
             self.wire.ask(out);
         }
-        let pending = Pending {
+        let command = Command {
             operation: None,
             owed: Some(debt),
-            alone: true,
-            retries,
+            awaited: match retries {
+                true => Awaited::AsProbe,
+                false => Awaited::ByNone,
+            },
             named: false,
             loads: loads.is_some(),
-            ..Pending::default()
+            needs: Proof::None,
         };
-        self.wire.expect(pending, out);
+        self.wire.expect(Pending::Command(command), out);
         action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
     }
 

@@ -8,6 +8,8 @@ use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::mutants::set_mutant;
 use crate::protocol::node::event::NodeEvent;
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock;
 use crate::values::prefix::Prefix;

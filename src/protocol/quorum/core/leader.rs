@@ -1,0 +1,266 @@
+//! The steps of the leader, and of the thread that confirms releases.
+
+// OK because nodes are never removed, and slots only while nothing refers to them.
+#![allow(clippy::indexing_slicing)]
+
+use std::time::Instant;
+
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::node::Node;
+use crate::protocol::node::order::SLICE;
+use crate::protocol::quorum::core::Core;
+use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::protocol::quorum::operation::{Operation, Phase};
+use crate::protocol::quorum::operations::Wants;
+use crate::protocol::quorum::view::View;
+use crate::values::quorum::NodeSet;
+
+impl<W> Core<W> {
+    pub(super) fn lead(&mut self, now: Instant) -> Next {
+        let overdue = now.checked_sub(self.timeouts.node);
+        self.look_at_masters(now);
+        loop {
+            let (mut releases, mut silent) = (NodeSet::EMPTY, None);
+            for (at, node) in self.nodes.iter().enumerate() {
+                let wire = node.wire();
+                if node.is_connected() {
+                    if wire.has_pending_since(overdue) || wire.wants_probe() {
+                        return self.probe(at, now);
+                    }
+                } else if node.needs_worker(self.closed_at.is_some()) {
+                    return Next::StartWorker { node: at };
+                } else if node.needs_worker_soon() {
+                    silent = Some(at);
+                }
+                let retries = node.is_connected() && node.retries(now);
+                if node.has_releases() && node.takes_releases() || retries {
+                    releases.add(at);
+                }
+            }
+            let view = self.view(now);
+            let wants = self.survey(&view, now);
+            let owing = wants.owing.and(view.connected);
+            // While replies are coming promptly, what is submitted waits for them and goes together in one
+            // write, which is cheaper for both sides. If they take long, it goes at once.
+            let waits = self.reader.replies_flowing() && !owing.is_empty();
+            let send = match waits {
+                true => releases,
+                false => wants.send.or(releases),
+            };
+            if !send.is_empty() {
+                return self.send(send, now);
+            }
+            if let Some(next) = self.ask(&wants, now) {
+                return next;
+            }
+            // The node's releases are written by now.
+            if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
+                return Next::HandOver { node };
+            }
+            if !wants.open {
+                return self.settle(now);
+            }
+            if now >= wants.ends {
+                // This thread may have been suspended. Replies that arrived meanwhile still count.
+                let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(wants.ends);
+                match owing.iter().find(is_unprobed) {
+                    Some(node) => return self.probe(node, now),
+                    None => self.expire(now),
+                }
+                continue;
+            }
+            self.reconnect_lacking(wants.lacking);
+            if !owing.is_empty() {
+                return self.recv(owing, wants.ends, now);
+            }
+            return Next::Wait { until: wants.ends };
+        }
+    }
+
+    /// Finds nodes that may no longer be masters, and leaves those that are not (rule R43).
+    fn look_at_masters(&mut self, now: Instant) {
+        for at in 0..self.nodes.len() {
+            let connected = self.nodes[at].is_connected();
+            let address = &mut self.nodes[at].wire_mut().address;
+            if let Some(cause) = connected.then(|| address.take_moved()).flatten() {
+                self.sever(at, cause, now);
+            }
+        }
+    }
+
+    /// Returns a node whose directory must be asked. Directories are asked while their node is in use.
+    fn ask(&mut self, wants: &Wants, now: Instant) -> Option<Next> {
+        if !wants.master {
+            return None;
+        }
+        let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
+        let node = self.nodes.iter().position(is_due)?;
+        let found = self.nodes[node].wire_mut().address.ask(now)?;
+        Some(Next::Ask { node, found })
+    }
+
+    /// Returns the needs of the operations under way, and takes out those that are done.
+    fn survey(&mut self, view: &View, now: Instant) -> Wants {
+        let mut wants = Wants::new(now + self.timeouts.connect);
+        for slot in self.operations.slots() {
+            if !self.operations[slot].is_under_way() {
+                continue;
+            }
+            let waits = match self.operations[slot].begun() {
+                Some(_) => None,
+                None => self.begin(slot, now),
+            };
+            let operation = &self.operations[slot];
+            let to_send = operation.to_send(view, now);
+            let done = match operation.phase {
+                Phase::Free => continue,
+                Phase::Undoing(verdict) if operation.undo_to.is_empty() => {
+                    Some(operation.undone(verdict, view))
+                }
+                Phase::Open if operation.op.only_write && to_send.is_empty() => {
+                    Some(operation.written(view))
+                }
+                _ => None,
+            };
+            if let Some(verdict) = done {
+                self.finish(slot, verdict, now);
+                continue;
+            }
+            wants.add(operation, to_send, waits, view);
+        }
+        self.operations.shrink();
+        wants
+    }
+
+    /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails writes its
+    /// releases before it returns.
+    fn is_written_off(&self, at: usize) -> bool {
+        let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
+        !acquires.any(|one| one.sent_to.has(at) && !mutant(Mutant::LeaveBeforeUndo))
+    }
+
+    fn probe(&mut self, node: usize, now: Instant) -> Next {
+        self.reader.probes(now);
+        Next::Recv { node, until: now }
+    }
+
+    fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
+        let idle = |at: &usize| {
+            let node = &self.nodes[*at];
+            node.is_connected() && node.wire().is_idle(now)
+        };
+        if let Some(at) = nodes.iter().find(idle) {
+            return self.probe(at, now);
+        }
+        // A node that takes in nothing may hold up the leader for half a node timeout, so that the others still have
+        // time to answer; but no operation for longer than it may take at all.
+        let begun = self.operations.under_way().filter_map(Operation::begun);
+        let oldest = begun.min().unwrap_or(now);
+        let until = (now + self.timeouts.node / 2).min(oldest + 2 * self.timeouts.node);
+        Next::Send { nodes, until }
+    }
+
+    fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
+        let pending_since = |at: usize| self.nodes[at].wire().pending_since();
+        let (node, until) = self.reader.reads(owing, pending_since, now);
+        Next::Recv {
+            node,
+            until: until.min(ends),
+        }
+    }
+
+    /// Connects at once the nodes that callers wait for.
+    pub(super) fn reconnect_now(&mut self, nodes: NodeSet) {
+        for at in nodes.and(self.which(Node::has_worker)).iter() {
+            self.news |= self.nodes[at].reconnect_now();
+        }
+    }
+
+    /// Connects at once the nodes without which there are too few.
+    fn reconnect_lacking(&mut self, nodes: NodeSet) {
+        if !nodes.is_empty() {
+            // A replica takes its time, and its name is not looked up more often for that (rule R39).
+            self.reconnect_now(nodes.without(self.which(Node::is_replica)));
+        }
+    }
+
+    /// Decides the leader's last steps when no caller waits for an answer. When the nodes are closed, replies to what
+    /// was sent are waited for a little: closing on unread replies resets a connection, and the server may then drop a
+    /// release that it has not read yet.
+    fn settle(&mut self, now: Instant) -> Next {
+        // An operation that has ended just now, since it had all its answers when its time began, may have left a
+        // release to a node that is connected.
+        let owed = self.which(|node| node.has_releases() && node.takes_releases());
+        if !owed.is_empty() {
+            return self.send(owed, now);
+        }
+        let until = self.closed_at.map(|at| at + self.timeouts.node);
+        let Some(until) = until.filter(|until| now < *until) else {
+            return match self.starts_confirmer(ThreadRole::Leader) {
+                true => Next::StartConfirmer,
+                false => Next::Finished,
+            };
+        };
+        let pending = self.which(|node| node.is_connected() && node.wire().pending() > 0);
+        let unfinished = self.which(Node::has_unfinished);
+        let retry_at = self.retries_at().filter(|at| *at < until);
+        match (pending.is_empty(), unfinished.is_empty()) {
+            (true, true) => retry_at.map_or(Next::Finished, |until| Next::Wait { until }),
+            (true, false) => Next::Wait {
+                until: retry_at.unwrap_or(until),
+            },
+            (false, _) => self.recv(pending, until, now),
+        }
+    }
+
+    /// Whether a thread must be started that confirms releases, and resends commands that were refused for now. If so,
+    /// it counts as running from then on.
+    pub(crate) fn starts_confirmer(&mut self, role: ThreadRole) -> bool {
+        let starts = role == ThreadRole::Leader || !mutant(Mutant::WorkersStartNothing);
+        let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
+        self.confirmation.starts(any && self.closed_at.is_none())
+    }
+
+    /// When the next command that a node has refused for now is sent again.
+    fn retries_at(&self) -> Option<Instant> {
+        self.nodes.iter().filter_map(Node::retries_at).min()
+    }
+
+    /// When the oldest release that may not have been carried out was written.
+    fn unconfirmed(&self) -> Option<Instant> {
+        let connected = self.nodes.iter().filter(|node| node.is_connected());
+        let refused = self.confirmation.some_are_refused();
+        connected
+            .filter_map(|node| node.wire().unconfirmed(refused))
+            .min()
+    }
+
+    pub(super) fn confirm(&mut self, now: Instant) -> Next {
+        let (oldest, closed) = (self.unconfirmed(), self.closed_at.is_some());
+        let probe_at = oldest.map(|at| (at, at + self.timeouts.node));
+        let retry_at = self.retries_at();
+        self.confirmation.next(probe_at, retry_at, closed, now)
+    }
+
+    /// Expires the operations whose time is over.
+    fn expire(&mut self, now: Instant) {
+        let connected = self.connected_nodes();
+        let mut silent = NodeSet::EMPTY;
+        for operation in self.operations.open_mut() {
+            if operation.expire(now) {
+                silent = silent.or(operation.owing().and(connected));
+            }
+        }
+        // Other nodes had no time to answer.
+        let overdue = now.checked_sub(SLICE);
+        let slow = self.which(|node| node.wire().has_pending_since(overdue));
+        let slow = slow.and(self.reader.slow());
+        for operation in self.operations.open_mut() {
+            operation.fail_rest(&self.nodes, slow, self.timeouts, now);
+        }
+        for at in silent.iter() {
+            self.mark_unresponsive(at, now);
+        }
+        self.changed(now);
+    }
+}

@@ -1,0 +1,247 @@
+//! The nodes' connections: how they begin and end, and the workers of the nodes that are away.
+
+// OK because nodes are never removed, and slots only while nothing refers to them.
+#![allow(clippy::indexing_slicing)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::errors::cause::{Cause, Limit};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::directory::LastWord;
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::node::task::NodeTask;
+use crate::protocol::node::node::{Link, Node};
+use crate::protocol::node::standing::SitsOut;
+use crate::protocol::quorum::core::Core;
+use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::values::quorum::{Verdict, majority};
+
+impl<W> Core<W> {
+    pub(super) fn serve(&mut self, at: usize, now: Instant) -> Next {
+        loop {
+            return match self.nodes[at].task(now, self.closed_at, self.timeouts) {
+                NodeTask::Connect => Next::Connect { node: at },
+                NodeTask::Adopt => Next::Adopt { node: at },
+                NodeTask::Send { until } => {
+                    let nodes = std::iter::once(at).collect();
+                    Next::Send { nodes, until }
+                }
+                NodeTask::Recv { until } => Next::Recv { node: at, until },
+                NodeTask::Pause { until } => Next::Wait { until },
+                NodeTask::GiveUp => {
+                    let cause = Cause::NoAnswer(self.timeouts.connect, Limit::Connect);
+                    self.sever(at, cause, now);
+                    continue;
+                }
+                NodeTask::Quarantine(reason) => {
+                    self.quarantine(at, reason, now);
+                    continue;
+                }
+                NodeTask::Reconnected => {
+                    self.reconnected(at, now);
+                    Next::Reconnected
+                }
+                NodeTask::Stop => {
+                    self.nodes[at].worker_stopped();
+                    self.news = true;
+                    Next::Finished
+                }
+            };
+        }
+    }
+
+    /// Handles a new connection to a node, or the cause why there is none. Returns whether the connection is usable.
+    pub(crate) fn connected(
+        &mut self,
+        at: usize,
+        result: Result<Handshake, Cause>,
+        now: Instant,
+    ) -> bool {
+        self.news = true;
+        if !self.nodes[at].connect_ended() {
+            return false;
+        }
+        let handshake = result.and_then(|handshake| match self.same_server(at, &handshake) {
+            Some(other) => Err(Cause::SameServer(other)),
+            None => Ok(handshake),
+        });
+        match handshake {
+            Ok(handshake) => {
+                self.nodes[at].on_handshake(handshake);
+                true
+            }
+            Err(cause) => {
+                self.tried(at, Arc::new(cause), now);
+                false
+            }
+        }
+    }
+
+    /// Another node that is connected to the same server.
+    fn same_server(&self, at: usize, handshake: &Handshake) -> Option<usize> {
+        let run_id = handshake.run_id.as_deref()?;
+        let same = self.which(|node| node.leads_to(run_id));
+        same.iter().find(|other| *other != at)
+    }
+
+    fn reconnected(&mut self, at: usize, now: Instant) {
+        let event = self.nodes[at].reconnected(now);
+        self.events.push(at, event, now);
+        let stepped = self.nodes[at].take_step(now);
+        self.events.push(at, stepped, now);
+        for lack in self.nodes[at].wire().lacks() {
+            self.events.lacks(at, lack, now);
+        }
+        if self.connected_nodes().len() >= majority(self.nodes.len()) {
+            self.majority_at.get_or_insert(now);
+        }
+        let standing = self.nodes[at].standing(now);
+        for operation in self.operations.open_mut() {
+            if !operation.heed(at, &standing, now) {
+                operation.give_time_to(at, self.timeouts.node, now);
+            }
+        }
+        self.changed(now);
+    }
+
+    /// Quarantines a node: it is connected, and gives no votes for now.
+    fn quarantine(&mut self, at: usize, reason: SitsOut, now: Instant) {
+        let cause = Arc::new(reason.cause(now));
+        self.unreachable(at, &cause);
+        let event = self.nodes[at].quarantine(reason, cause, now);
+        self.events.push(at, event, now);
+        self.changed(now);
+    }
+
+    pub(super) fn confirmed(
+        &mut self,
+        at: usize,
+        asked: Instant,
+        answer: Option<LastWord>,
+        now: Instant,
+    ) {
+        let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
+        node.wire_mut().address.answered(asked, answer);
+        if node.is_connected() {
+            let operations = self.operations.open_mut();
+            operations.for_each(|operation| operation.give_time_to(at, timeout, now));
+        }
+        self.news = true;
+    }
+
+    /// Marks a node that did not answer within its time. Its connection is kept.
+    pub(super) fn mark_unresponsive(&mut self, at: usize, now: Instant) {
+        let cause = Arc::new(self.no_answer());
+        let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
+        self.nodes[at].mark_unresponsive(retry_at);
+        for operation in self.operations.all_mut() {
+            if operation.sent_to.has(at) {
+                operation.fail(at, &cause);
+            }
+        }
+        self.away(at, cause, now);
+    }
+
+    /// Ends a node's connection, which is finished, or on which a command may be torn. Each pending vote fails, or may
+    /// be asked for again; each pending release must be sent again; the rest is dropped.
+    pub(super) fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
+        let cause = Arc::new(cause);
+        let (was, wire) = self.nodes[at].sever();
+        let useless_again = was == Link::Connected && self.nodes[at].is_useless_again(&wire);
+        for command in wire.into_commands() {
+            match command.operation.and_then(|id| self.operations.open(id)) {
+                Some(slot) if self.operations[slot].is_open() => {
+                    self.operations[slot].severed(at, &cause);
+                }
+                _ => self.add_debt(
+                    at,
+                    command
+                        .owed
+                        .filter(|_| !mutant(Mutant::DropReleaseWithConnection)),
+                ),
+            }
+        }
+        if !mutant(Mutant::WaitForGone) {
+            self.undo_written(at);
+        }
+        if let Cause::Closed(_) = *cause {
+            // If one connection was closed, others may be, too.
+            let nodes = self.nodes.iter_mut();
+            nodes.for_each(|node| node.wire_mut().must_probe());
+        }
+        if let Link::Draining | Link::Quarantined = was {
+            return self.tried(at, cause, now);
+        }
+        // When the nodes are closed there is one more try, and no time for a pause.
+        if useless_again && self.closed_at.is_none() {
+            let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
+            self.nodes[at].pause_until(retry_at);
+        }
+        self.away(at, cause, now);
+    }
+
+    pub(super) fn no_answer(&self) -> Cause {
+        Cause::NoAnswer(self.timeouts.node, Limit::Node(1))
+    }
+
+    /// Notes that a try to connect has failed.
+    fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
+        let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
+        self.nodes[at].tried(retry_at, self.closed_at.is_some());
+        self.unreachable(at, &cause);
+        self.away(at, cause, now);
+    }
+
+    /// Fails the node for operations that were not sent to it: they need not wait for it.
+    fn unreachable(&mut self, at: usize, cause: &Arc<Cause>) {
+        let began = self.nodes[at].try_began();
+        for operation in self.operations.open_mut() {
+            operation.unreachable(at, cause, began);
+        }
+    }
+
+    pub(super) fn away(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
+        let event = self.nodes[at].away(cause);
+        self.events.push(at, event, now);
+        self.changed(now);
+    }
+
+    /// Judges all operations again after a node was connected or went away: other votes can be expected now.
+    pub(super) fn changed(&mut self, now: Instant) {
+        self.news = true;
+        self.judge_all(now);
+    }
+
+    /// Notes that a thread has panicked, which only a bug can cause, or that the confirmer could not be started.
+    /// Another one may be started.
+    pub(crate) fn deserted(&mut self, role: ThreadRole, now: Instant) {
+        match role {
+            ThreadRole::Leader => self.recover(now),
+            ThreadRole::Worker(at) => {
+                self.nodes[at].deserted();
+                self.sever(at, panicked(), now);
+            }
+            ThreadRole::Confirmer => self.confirmation.ended(),
+        }
+    }
+
+    /// Recovers from a panic of the leader: which bytes were written is uncertain.
+    fn recover(&mut self, now: Instant) {
+        for at in self.which(Node::takes_releases).iter() {
+            self.sever(at, panicked(), now);
+        }
+        for slot in self.operations.slots() {
+            if self.operations[slot].is_under_way() {
+                if self.operations[slot].is_acquire() {
+                    self.undo(slot);
+                }
+                self.finish(slot, Verdict::Unavailable, now);
+            }
+        }
+    }
+}
+
+fn panicked() -> Cause {
+    Cause::Closed("a thread panicked while it used it".into())
+}

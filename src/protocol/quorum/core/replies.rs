@@ -1,0 +1,229 @@
+//! The replies of the nodes, and what becomes of each.
+
+// OK because nodes are never removed, and slots only while nothing refers to them.
+#![allow(clippy::indexing_slicing)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::errors::cause::Cause;
+use crate::errors::server_error::Meaning;
+use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::pending::{Awaited, Command, ReplyClass};
+use crate::protocol::quorum::core::Core;
+use crate::protocol::quorum::operation::Voted;
+
+impl<W> Core<W> {
+    pub(super) fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
+        match result {
+            Ok([]) => return self.received_nothing(at, now),
+            Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
+            Err(cause) => return self.sever(at, cause, now),
+        }
+        let mut last = None;
+        loop {
+            let (reply, command, sent) = match self.nodes[at].next_reply(now) {
+                Ok(Some(reply)) => reply,
+                Ok(None) => break,
+                Err(cause) => return self.sever(at, cause, now),
+            };
+            let stepped = self.nodes[at].take_step(now);
+            self.events.push(at, stepped, now);
+            if !self.reply(at, reply, command, now) {
+                return;
+            }
+            last = Some(sent);
+        }
+        if let Some(sent) = last.filter(|_| self.nodes[at].is_connected()) {
+            self.reader.heard(at, sent, now);
+        }
+    }
+
+    fn received_nothing(&mut self, at: usize, now: Instant) {
+        let node = &mut self.nodes[at];
+        if node.is_replaceable() {
+            return self.sever(at, self.no_answer(), now);
+        }
+        if !node.is_connected() {
+            return;
+        }
+        let known = self.reader.found_nothing();
+        node.wire_mut().probed(known);
+        if let Some(since) = node.wire().pending_since() {
+            let age = known.saturating_duration_since(since);
+            if age >= self.timeouts.node {
+                self.mark_unresponsive(at, now);
+            } else {
+                self.reader.in_vain(at, age, now);
+            }
+        }
+        if self.reader.stopped_flowing() {
+            self.judge_all(now);
+        }
+    }
+
+    /// Handles a reply. Returns false if the connection is finished. `command`: the command that it answers. `None`: a
+    /// ping.
+    fn reply(&mut self, at: usize, reply: Reply, command: Option<Command>, now: Instant) -> bool {
+        let Some(command) = command else {
+            self.nodes[at].pinged();
+            return true;
+        };
+        if command.is_refused_for_companions(reply.error()) && !mutant(Mutant::UnreadRefusal) {
+            self.confirmation.refused();
+        }
+        let slot = command.operation.and_then(|id| self.operations.open(id));
+        let key = match slot {
+            Some(slot) => Some(&self.operations[slot].op.key),
+            None => command.owed.as_ref().map(|debt| &debt.key),
+        };
+        let wire = self.nodes[at].wire_mut();
+        match wire.class_of(&reply, &command, key, &self.operations.prefix) {
+            ReplyClass::Vote => return self.answered(at, slot, reply, command, now),
+            ReplyClass::Elsewhere(cause) => self.is_elsewhere(at, slot, cause, command, now),
+            ReplyClass::SendAgain(lack) => {
+                self.events.lacks(at, lack, now);
+                self.send_again(at, slot, reply.error(), command);
+            }
+        }
+        true
+    }
+
+    /// Handles a reply to a command that the server has carried out, or refuses. Returns false if the connection is
+    /// finished.
+    fn answered(
+        &mut self,
+        at: usize,
+        slot: Option<usize>,
+        reply: Reply,
+        command: Command,
+        now: Instant,
+    ) -> bool {
+        if command.awaited == Awaited::AsProbe && !Meaning::of(reply.error()).passes() {
+            self.nodes[at].retry_deferred();
+        }
+        let sent = command.owed.as_ref().map(Debt::sent);
+        let (action, key) = match (slot, &command.owed, &sent) {
+            (Some(slot), ..) => {
+                let op = &self.operations[slot].op;
+                (op.answered(sent.as_ref()), &op.key)
+            }
+            (None, Some(debt), Some(sent)) => (sent, &debt.key),
+            // The operation has ended. An error that ends the connection comes again.
+            (None, ..) => return true,
+        };
+        let vote = action.vote(key, reply);
+        if !matches!(vote, Vote::Sever(_)) {
+            self.nodes[at].set_useful();
+        }
+        self.events.notice(at, key, action, &vote, now);
+        self.defer(at, &vote, &command, now);
+        match (slot, vote) {
+            (Some(slot), vote) => self.vote(slot, at, vote, now),
+            (None, Vote::Sever(cause)) => {
+                let owed = command.owed;
+                self.add_debt(at, owed.filter(|_| !mutant(Mutant::DropWithReply)));
+                self.sever(at, cause, now);
+                false
+            }
+            (None, Vote::Granted(NOTIFIED)) => {
+                self.notified_elsewhere.add(command.owed);
+                true
+            }
+            (None, _) => true,
+        }
+    }
+
+    /// Notes that a node has refused how a command was sent, and has done nothing.
+    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: Command) {
+        match slot {
+            Some(slot) => self.operations[slot].sent_to.remove(at),
+            None => {
+                let unloaded = Meaning::of(error) == Meaning::NoScript;
+                let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
+                    || !unloaded && mutant(Mutant::DropReleaseWithQueue);
+                self.add_debt(at, command.owed.filter(|_| !lost));
+            }
+        }
+    }
+
+    /// Handles a command that a server has not carried out, since it does not have the key.
+    fn is_elsewhere(
+        &mut self,
+        at: usize,
+        slot: Option<usize>,
+        cause: Cause,
+        command: Command,
+        now: Instant,
+    ) {
+        self.nodes[at].set_useful();
+        if command.awaited == Awaited::AsProbe {
+            self.nodes[at].retry_deferred();
+        }
+        match slot {
+            Some(slot) => {
+                self.operations[slot].fail(at, &Arc::new(cause));
+                self.judge(slot, &self.view(now), now);
+            }
+            None => {
+                let owed = command.owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
+                let debt = owed.map(|debt| (at, debt));
+                self.operations.elsewhere.extend(debt);
+            }
+        }
+    }
+
+    /// Defers a command that a server could not carry out now, and would later.
+    fn defer(&mut self, at: usize, vote: &Vote, command: &Command, now: Instant) {
+        let retries = command.awaited == Awaited::AsProbe;
+        if matches!(vote, Vote::Failed { later: true, .. })
+            && let Some(debt) = &command.owed
+            && !(retries && mutant(Mutant::DeferOnce))
+        {
+            self.nodes[at].defer(debt.clone(), retries, &mut self.rng, now);
+            // Another node may have refused it, too, and its reply may not be read.
+            self.confirmation.refused();
+            // The thread that sends it again may be there already, and the node's worker may have to send it.
+            self.news = true;
+        }
+    }
+
+    /// Counts a node's vote on an operation. Returns false if the connection is finished.
+    fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
+        let operation = &mut self.operations[slot];
+        let acquire = operation.is_acquire();
+        let vote = match vote {
+            Vote::Granted(_) if operation.needs_master() => {
+                let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(at);
+                match self.nodes[at].withholds(acquire, has_counted, now) {
+                    Some(_) if acquire && mutant(Mutant::StepIsNotUndone) => {
+                        Vote::Refused(Refusal::Unknown)
+                    }
+                    Some(cause) => Vote::Failed {
+                        cause,
+                        later: false,
+                    },
+                    None => vote,
+                }
+            }
+            vote => vote,
+        };
+        let complaint = match operation.vote(at, vote) {
+            Voted::Well => None,
+            Voted::Complained(cause) => Some(cause),
+            Voted::Sever(cause) => {
+                self.sever(at, cause, now);
+                return false;
+            }
+        };
+        if acquire {
+            let event = self.nodes[at].voted(complaint);
+            self.events.push(at, event, now);
+        }
+        self.judge(slot, &self.view(now), now);
+        true
+    }
+}

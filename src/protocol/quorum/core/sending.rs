@@ -1,0 +1,131 @@
+//! The bytes that are sent to the nodes.
+
+// OK because nodes are never removed, and slots only while nothing refers to them.
+#![allow(clippy::indexing_slicing)]
+
+use std::time::Instant;
+
+use crate::protocol::commands::script::Action;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::outgoing::{Outgoing, Output};
+use crate::protocol::node::pending::{Awaited, Command, OperationId, Pending};
+use crate::protocol::quorum::core::Core;
+use crate::protocol::quorum::op::Op;
+use crate::values::quorum::NodeSet;
+
+impl<W> Core<W> {
+    /// Collects the output for these nodes, the nearest first.
+    pub(crate) fn output(&mut self, mut nodes: NodeSet, out: &mut Outgoing, now: Instant) {
+        out.clear();
+        self.choose_operations(nodes, out, now);
+        while !nodes.is_empty() {
+            let at = self.reader.nearest(nodes);
+            nodes.remove(at);
+            self.output_to(at, out, now);
+            out.parts.push((at, out.bytes.len()));
+        }
+    }
+
+    /// Chooses the operations to send to one of these nodes. Releases come first, or a lock that is free already would
+    /// be denied.
+    fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
+        let view = self.view(now);
+        let nodes = nodes.and(view.connected);
+        if nodes.is_empty() {
+            return;
+        }
+        for releases in [true, false] {
+            for slot in self.operations.slots() {
+                let operation = &self.operations[slot];
+                if operation.is_release() == releases {
+                    let to_send = operation.to_send(&view, now).and(nodes);
+                    out.operations
+                        .extend((!to_send.is_empty()).then_some((slot, to_send)));
+                }
+            }
+        }
+    }
+
+    /// Appends the bytes for one node.
+    fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) {
+        let Outgoing {
+            bytes, operations, ..
+        } = outgoing;
+        let start = bytes.len();
+        let mut out = Output { bytes, start, now };
+        let node = &mut self.nodes[at];
+        let all = node.ping(&mut out)
+            || mutant(Mutant::ReleasesLast)
+            || node.write_releases(&self.operations.prefix, &mut out);
+        if all && node.retries(now) {
+            node.write_deferred(&self.operations.prefix, &mut out);
+        }
+        if all && node.is_connected() {
+            self.reader.sent();
+            let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
+            here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
+            let prefix = &self.operations.prefix;
+            self.nodes[at].wire_mut().prove(prefix, &mut out);
+        }
+        let node = &mut self.nodes[at];
+        if mutant(Mutant::ReleasesLast) {
+            node.write_releases(&self.operations.prefix, &mut out);
+        }
+        node.sending(&out);
+        if all {
+            self.undo_written(at);
+        }
+    }
+
+    /// Appends an operation for a node.
+    fn write_operation(&mut self, at: usize, slot: usize, out: &mut Output<'_>) {
+        let (operation, prefix) = self.operations.with_prefix(slot);
+        let node = &mut self.nodes[at];
+        operation.sent_to.add(at);
+        let (number, mut owed) = (operation.number, operation.owed());
+        let shortens = matches!(operation.op.action, Action::Shorten(_));
+        let late = owed
+            .as_mut()
+            .filter(|_| shortens)
+            .map(|owed| owed.due(out.now));
+        let Op {
+            action,
+            key,
+            named_at,
+            ..
+        } = &operation.op;
+        if named_at.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
+            node.wire_mut().ask(out);
+        }
+        // The time that a shortening leaves has begun with the operation.
+        let action = late.as_ref().unwrap_or(action);
+        let loads = action.loads(key);
+        let means = node.wire_mut().means(loads, key);
+        // Shortening is rare: each one is confirmed.
+        let alone = operation.op.only_write || shortens;
+        let command = Command {
+            operation: Some(OperationId { slot, number }),
+            owed,
+            awaited: match alone {
+                true => Awaited::ByNone,
+                false => Awaited::ByOperation,
+            },
+            named: means.names_companions(action, key, prefix),
+            loads: loads.is_some(),
+            needs: action.needs(),
+        };
+        node.wire_mut().expect(Pending::Command(command), out);
+        if late.is_none() && means.is_usual(action) {
+            out.bytes.extend_from_slice(&operation.bytes);
+        } else {
+            action.pack(key, prefix, means, out.bytes);
+        }
+        node.write_deferred(prefix, out);
+    }
+
+    /// Notes that the releases for a node are written, or its connection is finished.
+    pub(super) fn undo_written(&mut self, at: usize) {
+        let operations = self.operations.all_mut();
+        operations.for_each(|operation| operation.undo_to.remove(at));
+    }
+}
