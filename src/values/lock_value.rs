@@ -109,6 +109,7 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
 }
 
 /// The bytes of the label in a value, which may be any string.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn label_of(value: &[u8]) -> Option<&[u8]> {
     let (_, rest) = value.split_at_checked(TOKEN)?;
     let label = rest.strip_prefix(MARK)?.get(Since::LENGTH..)?;
