@@ -217,7 +217,7 @@ fn inspect_reports_what_blocks_a_lock_and_what_it_cannot_see() {
     assert_eq!((code, &*word, &*each), (0, "blocked", "held held free"));
     let text = says(&servers, &["inspect", "named"]).1;
     assert!(
-        text.starts_with("named: held by 07070707 (web-3:4711), for "),
+        text.starts_with("named: held by 07070707 (web-3:4711) for 0 s, for "),
         "{text}"
     );
     let text = says(&servers, &["inspect", "endless"]).1;

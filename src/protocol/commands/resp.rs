@@ -41,12 +41,10 @@ impl Reply {
         let Reply::Array(items) = self else {
             return None;
         };
-        let number = |item: &Reply| match item {
-            Reply::Bulk(text) => str::from_utf8(text).ok()?.parse().ok(),
+        match items.as_slice() {
+            [Reply::Bulk(seconds), Reply::Bulk(micros), ..] => time_of_day(seconds, micros),
             _ => None,
-        };
-        let (seconds, micros) = (number(items.first()?)?, number(items.get(1)?)?);
-        Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+        }
     }
 
     /// The kind of a reply that arrived in place of another kind. Its content is left out: a server may repeat what it
@@ -62,6 +60,11 @@ impl Reply {
             Reply::Other => "a line",
         }
     }
+}
+
+fn time_of_day(seconds: &[u8], micros: &[u8]) -> Option<Duration> {
+    let [seconds, micros] = [seconds, micros].map(|text| str::from_utf8(text).ok()?.parse().ok());
+    Some(Duration::from_secs(seconds?).saturating_add(Duration::from_micros(micros?)))
 }
 
 /// Appends one command: all `args`, and a number as its last argument if there is one. (Saves the two allocations that
@@ -277,6 +280,16 @@ impl ReplyReader {
             b""
         };
         bulk(next)
+    }
+
+    /// The time of day in the next reply and that reply's length, if it is a complete answer to TIME.
+    pub(crate) fn time_of_day(&self) -> Option<(Duration, usize)> {
+        const ARRAY: &[u8] = b"*2\r\n";
+        let rest = self.rest().strip_prefix(ARRAY)?;
+        let (seconds, first) = bulk(rest).filter(|_| self.open.is_empty())?;
+        let (micros, second) = bulk(rest.get(first..)?)?;
+        let time = time_of_day(seconds, micros)?;
+        Some((time, ARRAY.len() + first + second))
     }
 
     /// Whether nothing was received beyond the last reply.

@@ -257,7 +257,7 @@ impl Wire {
             if let Some((reply, command, sent)) = self.proofs.next() {
                 return Ok(Some((reply, Some(command), sent)));
             }
-            if self.take_proof(now)? {
+            if self.take_proof(now, &mut read_clock)? {
                 continue;
             }
             let Some((reply, pending, sent)) = self.next_answer(now)? else {
@@ -300,14 +300,31 @@ impl Wire {
 
     /// Whether the next reply shows what it should. The reply is read in place: looks are frequent.
     #[inline]
-    fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
+    fn take_proof(
+        &mut self,
+        now: Instant,
+        read_clock: &mut impl FnMut(ClockReading),
+    ) -> Result<bool, Cause> {
         let next = self.expected.queue.front();
-        let Some(Pending::Look(part)) = next.map(|one| &one.pending) else {
+        let Some((Pending::Look(part), sent)) = next.map(|one| (&one.pending, one.at)) else {
             return Ok(false);
         };
         let part = *part;
-        let Some((value, length)) = self.reader.bulk() else {
-            return Ok(false);
+        let (value, length) = if part == Part::Clock {
+            let Some((time_of_day, length)) = self.reader.time_of_day() else {
+                return Ok(false);
+            };
+            read_clock(ClockReading {
+                time_of_day,
+                sent,
+                received: now,
+            });
+            (&b""[..], length)
+        } else {
+            let Some(bulk) = self.reader.bulk() else {
+                return Ok(false);
+            };
+            bulk
         };
         self.proofs.shown(part, value)?;
         self.reader.skip(length);

@@ -308,3 +308,27 @@ fn no_bytes_make_the_parser_panic() {
         }
     }
 }
+
+#[test]
+fn a_time_of_day_is_read_in_place_once_it_is_complete() {
+    let answer = b"*2\r\n$10\r\n1800000000\r\n$6\r\n250000\r\n";
+    let time = Duration::from_millis(1_800_000_000_250);
+    for length in 0..=answer.len() {
+        let mut reader = ReplyReader::default();
+        reader.push(&answer[..length]);
+        let complete = length == answer.len();
+        assert_eq!(reader.time_of_day(), complete.then_some((time, length)));
+        let reply = reader.next().unwrap();
+        assert_eq!(reply.is_some(), complete);
+        assert!(reply.is_none_or(|reply| reply.time_of_day() == Some(time)));
+    }
+    for other in [
+        "+OK\r\n",
+        "*2\r\n$1\r\nx\r\n$1\r\n0\r\n",
+        "*1\r\n$1\r\n7\r\n",
+    ] {
+        let mut reader = ReplyReader::default();
+        reader.push(other.as_bytes());
+        assert_eq!(reader.time_of_day(), None, "{other}");
+    }
+}
