@@ -26,6 +26,8 @@ pub(crate) enum Hint {
     Asks(u16, Endpoint),
     /// The slot is being moved, and each of the two has some of the command's keys.
     Torn,
+    /// The connection leads to another server than the one that had been named, and nothing was sent.
+    Unnamed,
     /// The answer names no server.
     None,
 }
@@ -42,6 +44,15 @@ impl Elsewhere {
         })
     }
 
+    /// The connection leads to this server, where an earlier answer named another one.
+    pub(crate) fn unnamed(server: &Arc<str>) -> Elsewhere {
+        Elsewhere {
+            from: server.clone(),
+            hint: Hint::Unnamed,
+            text: String::new(),
+        }
+    }
+
     /// The server that the answer names for a key in this slot.
     pub(crate) fn to(&self, slot: u16) -> Option<&Endpoint> {
         match &self.hint {
@@ -54,7 +65,7 @@ impl Elsewhere {
     pub(crate) fn concerns(&self, slot: u16) -> bool {
         match self.hint {
             Hint::Moved(named, _) | Hint::Asks(named, _) => named == slot,
-            Hint::Torn => true,
+            Hint::Torn | Hint::Unnamed => true,
             Hint::None => false,
         }
     }
@@ -90,7 +101,14 @@ fn host_of(address: &str) -> &str {
 
 impl fmt::Display for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        match self.hint {
+            Hint::Unnamed => write!(
+                f,
+                "the slot's server named another one than {}, which the connection leads to",
+                self.from
+            ),
+            _ => write!(f, "the server answered: {}", self.text),
+        }
     }
 }
 
@@ -126,7 +144,7 @@ mod tests {
             if let Some(found) = found {
                 assert_eq!(
                     (found.to_string().as_str(), found.from),
-                    (error, from.clone())
+                    (&*format!("the server answered: {error}"), from.clone())
                 );
             }
         }

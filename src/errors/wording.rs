@@ -89,7 +89,7 @@ impl fmt::Display for Cause {
             Cause::Endless(text) | Cause::NoMaster(text, _) => f.write_str(text),
             Cause::NoAddress(all) => no_address(f, all, self.is_replica()),
             Cause::Moved(to) => write!(f, "the master is {to} now"),
-            Cause::Elsewhere(answer) => write!(f, "the server answered: {answer}"),
+            Cause::Elsewhere(answer) => answer.fmt(f),
             Cause::SameServer(other) => write!(f, "the same server as node {other}"),
             Cause::Quarantined(left, evicted) => quarantined(f, *left, *evicted),
             Cause::Stepped(by, left) => stepped(f, *by, *left),

@@ -297,7 +297,10 @@ impl Lanes {
         let map = place.cluster()?.map()?;
         let mut shards = map.shards();
         if let Some(slot) = shards.find(|slot| map.master(*slot) == Some(server)) {
-            return Some(self.lane(slot));
+            let lane = self.lane(slot);
+            // The lane may still be connected to the server that had that slot before.
+            lane.driver.nodes().leave(node, server);
+            return Some(lane);
         }
         // The server owns no slot yet, so the map does not have it.
         let target = place.target(server)?;

@@ -225,12 +225,6 @@ impl Lanes {
                 to,
             } => {
                 let lane = self.lane_to((node, &to), slot);
-                // The lane may still be connected to the server that answered, of which the importer took another slot.
-                if let Some(nodes) = lane.as_ref().map(|lane| lane.driver.nodes())
-                    && std::ptr::eq(nodes.places(), places)
-                {
-                    nodes.leave(node, &to);
-                }
                 lane.map(|lane| (lane, op, pause))
             }
             Goes::Nowhere => None,

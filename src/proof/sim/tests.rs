@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have: unit tests find them.
-const ELSEWHERE: [Mutant; 15] = [
+const ELSEWHERE: [Mutant; 16] = [
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
     Mutant::LastLookOnly,
@@ -59,6 +59,7 @@ const ELSEWHERE: [Mutant; 15] = [
     Mutant::MovedBeatsMap,
     Mutant::ReleaseWhereCallBegan,
     Mutant::NamedForEver,
+    Mutant::NamedIsAnyServer,
 ];
 
 /// The mutants that are found in the worlds of shards.

@@ -20,7 +20,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::NAMED;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::{Answer, Outcome};
-use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::op::{Named, Op};
 use crate::values::quorum::NodeSet;
 
 /// How often an operation is sent on that a caller waits for.
@@ -229,12 +229,16 @@ impl Redirect {
             }
             // The redirect is too old to be relied on.
             Hint::Asks(..) if self.alone && now > answer.begun + NAMED => {
-                let pause = self.hops.next(now)?;
-                Some(self.owner(pause, None))
+                self.hops.next(now).map(|pause| self.owner(pause, None))
             }
+            // Nothing was sent, and the slot may have moved on.
+            Hint::Unnamed => self.hops.next(now).map(|pause| self.owner(pause, None)),
             Hint::Asks(_, to) if self.alone => Some(Goes::Importer {
                 pause: self.hops.next(now)?,
-                op: self.op.clone().named(Some(answer.begun)),
+                op: self.op.clone().named(Some(Named {
+                    server: to.clone(),
+                    at: answer.begun,
+                })),
                 node,
                 to: to.clone(),
             }),
@@ -246,10 +250,7 @@ impl Redirect {
                 Some(self.owner(pause, None))
             }
             // Some time the slot's keys are on one server.
-            _ if !self.is_waited_for => {
-                let pause = self.hops.next(now)?;
-                Some(self.owner(pause, None))
-            }
+            _ if !self.is_waited_for => self.hops.next(now).map(|pause| self.owner(pause, None)),
             Hint::Asks(..) | Hint::Torn | Hint::None => None,
         }
     }
@@ -313,7 +314,8 @@ mod tests {
     fn answer(error: &str, begun: Instant) -> Answer {
         let mut answer = Answer::none(begun);
         answer.tally.fail(0);
-        let cause = match Elsewhere::of(error, &"h:1".into()) {
+        let unnamed = || (error == "unnamed").then(|| Elsewhere::unnamed(&"h:1".into()));
+        let cause = match Elsewhere::of(error, &"h:1".into()).or_else(unnamed) {
             Some(elsewhere) => Cause::Elsewhere(elsewhere.into()),
             None => Cause::Closed(error.into()),
         };
@@ -335,7 +337,7 @@ mod tests {
         match redirect.next(answer, now) {
             Goes::Nowhere => format!("nowhere, {} owed", redirect.debts(answer).len()),
             Goes::Owner { op, pause, moved } => {
-                assert!(op.named_at.is_none());
+                assert!(op.named.is_none());
                 let to = moved.map_or_else(String::new, |(node, to)| format!(" {node} {}", to.1));
                 format!("owner{to} after {pause:?}")
             }
@@ -345,7 +347,7 @@ mod tests {
                 node,
                 to,
             } => {
-                assert!(op.named_at.is_some());
+                assert_eq!(op.named.map(|named| named.server).as_ref(), Some(&to));
                 format!("importer {node} {} after {pause:?}", to.1)
             }
         }
@@ -364,6 +366,8 @@ mod tests {
             (&acquire, 1, "ASK 17 h:2", 1, "importer 0 2 after 0ns"),
             // The answer is too old to be relied on.
             (&acquire, 1, "ASK 17 h:2", 1001, "owner after 0ns"),
+            // The connection leads to another server than the one that was named.
+            (&acquire, 1, "unnamed", 1, "owner after 0ns"),
             // A plain acquire has no other keys.
             (&acquire, 1, "TRYAGAIN", 1, "nowhere, 0 owed"),
             (&acquire, 1, "MOVED 18 h:2", 1, "nowhere, 0 owed"),
@@ -375,6 +379,7 @@ mod tests {
             (&extend, 3, "ASK 17 h:2", 1, "nowhere, 0 owed"),
             (&release, 3, "MOVED 17 h:2", 1, "owner 0 2 after 0ns"),
             (&release, 3, "ASK 17 h:2", 1, "nowhere, 1 owed"),
+            (&release, 1, "unnamed", 1, "owner after 0ns"),
             (&release, 1, "closed", 1, "nowhere, 0 owed"),
         ] {
             let mut redirect = waited(action.clone(), nodes, now);
@@ -431,8 +436,12 @@ mod tests {
         assert!(took >= OWED && took < OWED + LONGEST_PAUSE + MS, "{took:?}");
         // Its keys may be on two servers until the move ends.
         let mut torn = Redirect::owed(0, Debt::release(key(b"a")), SLOT, begun);
-        for pause in ["0ns", "5ms", "10ms"] {
-            let goes = next(&mut torn, &answer("TRYAGAIN", begun), begun);
+        for (error, pause) in [
+            ("TRYAGAIN", "0ns"),
+            ("unnamed", "5ms"),
+            ("TRYAGAIN", "10ms"),
+        ] {
+            let goes = next(&mut torn, &answer(error, begun), begun);
             assert_eq!(goes, format!("owner after {pause}"));
         }
         // Nothing else has sent the release on.

@@ -228,6 +228,9 @@ impl<W> Core<W> {
         let over = under_way && self.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         for (at, node) in self.nodes.iter().enumerate() {
+            if node.is_connected() {
+                operation.keep_from(at, &node.wire().handshake.server);
+            }
             let standing = node.standing(now);
             operation.heed(at, &standing, now);
             // Its worker connects it now.

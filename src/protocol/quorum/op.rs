@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
@@ -23,9 +24,17 @@ pub(crate) struct Op {
     pub(crate) only_write: bool,
     /// The nodes that the operation is for.
     pub(crate) nodes: NodeSet,
-    /// For a server that does not have the slot yet, and carries out the operation all the same: when the server that
-    /// has the slot was asked, and named it.
-    pub(crate) named_at: Option<Instant>,
+    /// The only server that the operation may be sent to: it does not have the slot yet, and carries out the operation
+    /// all the same.
+    pub(crate) named: Option<Named>,
+}
+
+/// A server that a slot is on its way to, as the server named it that has the slot.
+#[derive(Clone)]
+pub(crate) struct Named {
+    pub(crate) server: Endpoint,
+    /// When the server that has the slot was asked.
+    pub(crate) at: Instant,
 }
 
 impl Op {
@@ -45,7 +54,7 @@ impl Op {
             until: None,
             only_write: false,
             nodes: NodeSet::ALL,
-            named_at: None,
+            named: None,
         }
     }
 
@@ -105,8 +114,8 @@ impl Op {
         }
     }
 
-    /// Sets when the server was named ([`Op::named_at`]).
-    pub(crate) fn named(self, named_at: Option<Instant>) -> Op {
-        Op { named_at, ..self }
+    /// Sets the server that was named ([`Op::named`]).
+    pub(crate) fn named(self, named: Option<Named>) -> Op {
+        Op { named, ..self }
     }
 }

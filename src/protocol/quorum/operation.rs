@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::{Cause, Limit};
+use crate::errors::elsewhere::Elsewhere;
 use crate::protocol::commands::means::Means;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::NAMED;
+use crate::protocol::node::cluster_map::is_at;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::node::{Node, Timeouts};
 use crate::protocol::node::standing::Standing;
@@ -184,7 +186,8 @@ impl<W> Operation<W> {
     /// Whether the server that has the slot lately named the one that is asked, if it has to (rule R43).
     fn is_named(&self, now: Instant) -> bool {
         let holds = |at: Instant| now <= at + NAMED;
-        self.op.named_at.is_none_or(holds) || mutant(Mutant::NamedForEver)
+        let named = self.op.named.as_ref();
+        named.is_none_or(|named| holds(named.at)) || mutant(Mutant::NamedForEver)
     }
 
     fn is_expired(&self) -> bool {
@@ -376,6 +379,21 @@ impl<W> Operation<W> {
             self.fail(node, &Arc::new(reason.cause(now)));
         }
         reason.is_some()
+    }
+
+    /// Fails a node whose connection leads to another server than the one that a redirect named (rule R45a): that one
+    /// may be about to get the slot back, and would carry out the operation beside the slot's owner.
+    pub(crate) fn keep_from(&mut self, node: usize, server: &Arc<str>) {
+        let named = self.op.named.as_ref();
+        let is_other = named.is_some_and(|named| !is_at(&named.server, server));
+        let is_open = self.op.nodes.has(node) && !self.votes.tally.voted().has(node);
+        if is_other && is_open && !mutant(Mutant::NamedIsAnyServer) {
+            self.sent_to.add(node);
+            self.fail(
+                node,
+                &Arc::new(Cause::Elsewhere(Elsewhere::unnamed(server).into())),
+            );
+        }
     }
 
     /// Names why nodes have not voted, when the time is over. `slow`: nodes that had time to answer.

@@ -155,7 +155,9 @@ impl ShardWorld {
             .cloned()
             .unwrap_or_default();
         if let Some(own) = map.shards().find(|own| map.master(*own) == Some(to)) {
-            return self.lane(p, own);
+            let lane = self.lane(p, own);
+            self.leave(p, lane, cluster, to);
+            return lane;
         }
         let target = Some(server_at(to));
         let leads_there =
@@ -328,9 +330,6 @@ impl ShardWorld {
                 to,
             } => {
                 let lane = self.lane_to(p, (node, &to), slot);
-                if lane == l {
-                    self.leave(p, l, node, &to);
-                }
                 Some((lane, op, micros(pause)))
             }
             Goes::Nowhere => None,

@@ -97,7 +97,9 @@ impl<W> Core<W> {
             self.majority_at.get_or_insert(now);
         }
         let standing = self.nodes[at].standing(now);
+        let server = &self.nodes[at].wire().handshake.server;
         for operation in self.operations.open_mut() {
+            operation.keep_from(at, server);
             if !operation.heed(at, &standing, now) {
                 operation.give_time_to(at, self.timeouts.node, now);
             }

@@ -91,10 +91,10 @@ impl<W> Core<W> {
         let Op {
             action,
             key,
-            named_at,
+            named,
             ..
         } = &operation.op;
-        if named_at.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
+        if named.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
             node.wire_mut().ask(out);
         }
         // The time that a shortening leaves has begun with the operation.

@@ -11,6 +11,7 @@ use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Outcome;
+use crate::protocol::quorum::op::Named;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;
@@ -97,6 +98,7 @@ impl World {
     fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
         let handshake = result.map(|()| Handshake {
             means: crate::protocol::commands::means::Means::ALL,
+            server: "h:1".into(),
             ..Handshake::default()
         });
         if self.core.connected(node, handshake, self.now) {
@@ -323,6 +325,55 @@ fn next_but_reads(world: &mut World) -> Next {
     }
 }
 
+/// The server at this port, as it was named then. The node is connected to the one at port 1.
+fn named(port: u16, at: Instant) -> Option<Named> {
+    let server = ("h".into(), port);
+    Some(Named { server, at })
+}
+
+/// Another one may be about to get the slot back, and does what it is sent with ASKING although the owner has the key.
+#[test]
+fn what_follows_a_redirect_is_sent_to_no_other_server_than_the_one_that_was_named() {
+    let acquire = || Action::Acquire(ttl(1000 * MS));
+    let release = || Action::Release(Notify::None);
+    let other_is_used = Some(Mutant::NamedIsAnyServer);
+    for (action, port, broken, sends) in [
+        (acquire(), 1, None, true),
+        (acquire(), 2, None, false),
+        (acquire(), 2, other_is_used, true),
+        (release(), 1, None, true),
+        (release(), 2, None, false),
+        (release(), 2, other_is_used, true),
+    ] {
+        // The connection is there already, or is made while the operation waits for it.
+        for is_there in [true, false] {
+            set_mutant(broken);
+            let mut world = World::new();
+            world.begin_to_connect();
+            let op = Op::new(action.clone(), key(b"a")).named(named(port, world.now));
+            if is_there {
+                world.connected(Ok(()));
+                world.core.submit(op, 0, world.now);
+            } else {
+                world.core.submit(op, 0, world.now);
+                world.connected(Ok(()));
+            }
+            let next = next_but_reads(&mut world);
+            let what = format!("{action:?} at {port}, {is_there}");
+            assert_eq!(matches!(next, Next::Send { .. }), sends, "{what}");
+            if !sends {
+                let (_, answer) = world.core.answers.pop().unwrap();
+                let causes = &answer.remarks.causes;
+                let is_it = matches!(*causes[0].1, Cause::Elsewhere(_));
+                assert!(causes.len() == 1 && is_it, "{what}: {causes:?}");
+                // Nothing is owed there: whoever reads the answer sends the operation on.
+                assert!(!world.core.owes_any(), "{what}");
+            }
+        }
+    }
+    set_mutant(None);
+}
+
 /// For a slot that is on its way.
 #[test]
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
@@ -337,7 +388,7 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
         let mut world = World::new();
         world.begin_to_connect();
         world.connected(Ok(()));
-        let op = Op::new(action, key(b"a")).named(Some(world.now));
+        let op = Op::new(action, key(b"a")).named(named(1, world.now));
         world.now += since;
         world.core.submit(op, 0, world.now);
         let next = next_but_reads(&mut world);
