@@ -89,10 +89,7 @@ impl<W> Core<W> {
             .filter(|_| shortens)
             .map(|owed| owed.due(out.now));
         let Op {
-            action,
-            key,
-            named,
-            ..
+            action, key, named, ..
         } = &operation.op;
         if named.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
             node.wire_mut().ask(out);
