@@ -80,3 +80,69 @@ impl Run<'_> {
         Ok(result)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::proof::fixtures::{MS, token, ttl};
+    use crate::protocol::commands::kind::{Kind, Mark};
+    use crate::protocol::commands::means::{Means, Scripts};
+    use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};
+    use crate::protocol::commands::script::{Action, Key};
+    use crate::protocol::mutants::set_mutant;
+    use crate::testing::server::Server;
+    use crate::values::prefix::Prefix;
+
+    /// A mark that stays would keep readers out of a free lock until it ends.
+    #[test]
+    fn a_writer_that_gives_up_removes_its_mark() {
+        const TIME: u64 = 1_800_000_000_000_000;
+        let channel = Channel::new([7; 16]);
+        let waits = Arc::new(QueueEntry {
+            channel,
+            arrived: TIME / 1000,
+            waited: 0,
+            lease: 60_000,
+            turn: None,
+        });
+        let leaves = Action::Dequeue(Arc::new(channel), QueueTurn::new(50 * MS), false);
+        let reader = Kind::Read { waited: 0 };
+        let writer = Kind::Write(Mark {
+            writer: 7,
+            life: 60_000,
+            waited: 100,
+        });
+        let of_second_reader = |broken| {
+            set_mutant(broken);
+            let mut server = Server::new(1, TIME);
+            server.connect(0);
+            let mut ask = |action: &Action, kind: &Kind| {
+                let means = Means {
+                    scripts: Scripts::ByText,
+                    ..Means::ALL
+                };
+                let key = Key::new(b"a"[..].into(), token(), None).of_kind(kind.clone());
+                let (mut bytes, mut replies) = (Vec::new(), Vec::new());
+                action.pack(&key, &Prefix::default(), means, &mut bytes);
+                assert!(server.receive(0, &bytes, TIME, &mut replies));
+                let bytes = |(_, bytes): (u64, Vec<u8>)| bytes;
+                replies.into_iter().flat_map(bytes).collect::<Vec<u8>>()
+            };
+            let acquire = Action::Acquire(ttl(10_000 * MS));
+            assert_eq!(ask(&acquire, &reader), b":1\r\n");
+            let denied = ask(
+                &Action::AcquireOrEnqueue(ttl(10_000 * MS), waits.clone()),
+                &writer,
+            );
+            assert!(denied.starts_with(b"$"));
+            assert_eq!(ask(&leaves, &writer), b":1\r\n");
+            let granted = ask(&acquire, &reader) == b":1\r\n";
+            set_mutant(None);
+            granted
+        };
+        assert!(of_second_reader(None));
+        assert!(!of_second_reader(Some(Mutant::LeaveMark)));
+    }
+}
