@@ -252,6 +252,16 @@ fn a_server_that_gets_a_slot_back_has_read_what_dead_connections_left() {
     assert_eq!(result, Some(Ok(())));
 }
 
+/// The node's time was over, and the operation waits for another node: its release is sent on all the same.
+#[test]
+fn a_redirect_from_a_node_that_was_given_up_leaves_no_key() {
+    for seed in [42_176, 75_786] {
+        let counts = &mut AllCounts::default();
+        let result = Worlds::Shards.run(seed, Only::default(), false, counts);
+        assert_eq!(result, Some(Ok(())), "seed {seed}");
+    }
+}
+
 /// A client that is cut off together with a master goes on with it, as the guide warns.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]

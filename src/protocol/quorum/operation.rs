@@ -342,6 +342,10 @@ impl<W> Operation<W> {
         self.votes.fail(node, cause);
     }
 
+    pub(crate) fn has_failed(&self, node: usize) -> bool {
+        self.votes.tally.failed.has(node)
+    }
+
     pub(crate) fn has_votes(&self) -> bool {
         !self.votes.tally.voted().is_empty()
     }

@@ -163,7 +163,9 @@ impl<W> Core<W> {
         if command.awaited == Awaited::AsProbe {
             self.nodes[at].retry_deferred();
         }
-        match slot {
+        // An operation that has given the node up already does not heed its answer.
+        let heeds = |slot: &usize| !self.operations[*slot].has_failed(at);
+        match slot.filter(heeds) {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));
                 self.judge(slot, &self.view(now), now);
