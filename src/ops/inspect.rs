@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::{Redlock, checked};
@@ -85,7 +85,8 @@ impl Redlock {
                 std::thread::sleep(pause);
                 asked = server;
                 let (key, server) = (key.to_vec(), std::slice::from_ref(&asked));
-                let mut answered = self.query(server, 1, move |query| look(query, &key, true));
+                let asking = matches!(elsewhere.hint, Hint::Asks(..));
+                let mut answered = self.query(server, 1, move |query| look(query, &key, asking));
                 *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
             }
         }

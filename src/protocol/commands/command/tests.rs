@@ -190,7 +190,8 @@ fn without_scripts_a_value_has_no_time() {
     ] {
         let token = Token::from_bytes([7; 20]);
         let resumed = Key::new(Arc::from(&b"a"[..]), token, label);
-        let acquired = resumed.clone().since(SystemTime::now());
+        let today = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let acquired = resumed.clone().since(today);
         for delete in [Delete::IfEq, Delete::Ex] {
             for action in [
                 Action::Acquire(ttl),
