@@ -26,12 +26,15 @@ impl Redlock {
     ) -> Vec<Remark> {
         let endpoints = endpoints(info).into_iter();
         let replicas = endpoints.filter_map(|endpoint| master.replica(&endpoint));
-        let replicas: Vec<Place> = replicas.collect();
+        let places: Vec<Place> = std::iter::once(master.clone()).chain(replicas).collect();
         let key = key.to_vec();
-        let answers = self.query(&replicas, QUESTIONS, move |query| refusal(query, &key));
-        let refused = replicas.iter().zip(answers);
-        let refused = refused.filter_map(|(replica, answer)| match answer {
-            Ok(refused) => Some((replica, refused?)),
+        let answers = self.query(&places, QUESTIONS, move |query| refusals(query, &key));
+        let mut answers = places.iter().zip(answers);
+        let Some((_, Ok(by_master))) = answers.next() else {
+            return Vec::new();
+        };
+        let refused = answers.filter_map(|(replica, answer)| match answer {
+            Ok(refused) => Some((replica, refused_only_here(refused, &by_master)?)),
             Err(cause) => concerns_user(&cause).then_some((replica, cause)),
         });
         let remark = |(replica, cause): (&Place, Cause)| {
@@ -51,9 +54,19 @@ fn concerns_user(cause: &Cause) -> bool {
     meaning.concerns_rights() || matches!(meaning, Meaning::NoLogin | Meaning::WrongLogin)
 }
 
-/// Why the server does not permit a lock. Rights are checked before all else, so each of these commands is refused on a replica for another
-/// reason, or does nothing.
-fn refusal(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
+/// The commands that a user lacks the right to, by their order.
+type Refused = [Option<Cause>; 4];
+
+/// A right that the master gives, and this server does not. What both refuse, locks do without.
+fn refused_only_here(refused: Refused, by_master: &Refused) -> Option<Cause> {
+    let only_here = refused.into_iter().zip(by_master);
+    let only_here = only_here.filter(|(_, by_master)| by_master.is_none());
+    only_here.filter_map(|(refused, _)| refused).next()
+}
+
+/// Which commands of a lock the server does not permit. Rights are checked before all else: on a replica each of these commands is refused for
+/// another reason then, and on a master it does nothing.
+fn refusals(query: &mut Query, key: &[u8]) -> Result<Refused, Cause> {
     let mut bytes = Vec::new();
     let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
     resp::pack(&mut bytes, &[set], None);
@@ -62,11 +75,10 @@ fn refusal(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
     let script: &[&[u8]] = &[b"EVAL", b"return 1", b"1", key];
     resp::pack(&mut bytes, &[script], None);
     let replies = query.ask::<4>(&bytes)?;
-    let refused = replies.iter().filter_map(|reply| match reply {
-        Reply::Error(text) => Some(Cause::refused(text)),
+    Ok(replies.map(|reply| match reply {
+        Reply::Error(text) => Some(Cause::refused(&text)).filter(concerns_user),
         _ => None,
-    });
-    Ok(refused.into_iter().find(concerns_user))
+    }))
 }
 
 /// The replicas that are connected to a master, as its INFO names them.
@@ -82,6 +94,31 @@ fn endpoints(info: &ServerInfo) -> Vec<Endpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_right_that_the_master_gives_no_more_than_the_replica_is_not_missed() {
+        let refused = |which: &[usize]| {
+            let mut all: Refused = Default::default();
+            for at in which {
+                all[*at] = Some(Cause::refused(&format!("NOPERM {at}")));
+            }
+            all
+        };
+        for (here, by_master, expected) in [
+            (&[][..], &[][..], None),
+            (&[3], &[3], None),
+            (&[3], &[], Some("NOPERM 3")),
+            (&[1, 3], &[1], Some("NOPERM 3")),
+        ] {
+            let found = refused_only_here(refused(here), &refused(by_master));
+            let text = found.map(|cause| cause.to_string());
+            let is_it = match (&text, expected) {
+                (Some(text), Some(expected)) => text.contains(expected),
+                (text, expected) => text.is_none() && expected.is_none(),
+            };
+            assert!(is_it, "{here:?} {by_master:?}: {text:?}");
+        }
+    }
 
     #[test]
     fn replicas_are_those_of_info() {

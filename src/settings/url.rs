@@ -24,6 +24,7 @@ const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each n
 const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with : \
     and @ between them as they are, and an international name as punycode (xn--…)";
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
+const ANOTHER: &str = "its path has another URL in it: give each node as an item of its own";
 const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
@@ -109,6 +110,9 @@ fn odd(address: &ConnectionAddr) -> Option<&'static str> {
         },
         ConnectionAddr::Unix(path) => {
             let path = path.to_string_lossy();
+            if path.contains("://") {
+                return Some(ANOTHER);
+            }
             let (_, rest) = path.split_once([',', ';', ' ', '?', '&'])?;
             rest.contains('=').then_some(PARAMETERS)
         }

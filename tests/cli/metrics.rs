@@ -238,3 +238,27 @@ fn a_file_that_cannot_be_added_to_is_an_error_and_the_job_runs() {
     assert_eq!(metrics.counts("x"), [("succeeded".to_owned(), 2.0)]);
     metrics.is_alone();
 }
+
+/// What is no file stays as it is, and a link leads to the same file as before.
+#[test]
+fn a_link_to_the_file_stays_and_a_pipe_or_device_is_an_error() {
+    let metrics = Metrics::new();
+    let target = metrics.dir.path().join("elsewhere.prom");
+    fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, metrics.file()).unwrap();
+    assert_eq!(metrics.run(&["shop:a", "true"]), (0, String::new()));
+    assert!(metrics.file().is_symlink());
+    assert_eq!(metrics.counts("shop:a"), [("succeeded".into(), 1.0)]);
+    fs::remove_file(metrics.file()).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(metrics.file())
+        .status();
+    assert!(made.unwrap().success());
+    let (code, errors) = metrics.run(&["shop:a", "true"]);
+    assert_eq!(code, 0);
+    assert!(errors.contains("it is no regular file"), "{errors}");
+    let device = ["run", "--metrics-file", "/dev/null", "shop:a", "true"];
+    let (_, _, errors) = metrics.fleet.output(&device);
+    assert!(errors.contains("it is no regular file"), "{errors}");
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}

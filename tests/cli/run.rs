@@ -2272,3 +2272,35 @@ fn the_manual_page_names_every_option() {
     ));
     assert_eq!(head.2, "");
 }
+
+/// The key would end with the guard's longest ttl, and another host would run COMMAND again.
+#[test]
+fn a_guard_that_a_variable_sets_limits_what_is_left_and_the_flag_goes_before_it() {
+    let fleet = Fleet::new(1);
+    let run = |guard: &str, words: &[&str]| {
+        let mut command = fleet.command(words);
+        let (status, _, errors) = output(command.env("REDLOCK_RESTART_GUARD", guard));
+        (status.code(), errors)
+    };
+    let left = ["run", "--at-least", "10m", "x", "true"];
+    let (code, errors) = run("30s", &left);
+    assert_eq!(code, Some(64), "{errors}");
+    let expected = "--at-least is 10m: it must be 0s to 30s (REDLOCK_RESTART_GUARD)";
+    assert!(errors.contains(expected), "{errors}");
+    let (code, errors) = run("5w", &left);
+    assert!(
+        code == Some(64) && errors.contains("REDLOCK_RESTART_GUARD: its unit"),
+        "{errors}"
+    );
+    let words = [
+        "run",
+        "--restart-guard",
+        "0",
+        "--at-least",
+        "0.1s",
+        "x",
+        "true",
+    ];
+    assert_eq!(run("5w", &words).0, Some(0));
+    assert_eq!(run("5w", &["inspect", "x"]).0, Some(0));
+}

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, value_parser};
 use redlock_sync::command::MAX_PERMITS;
 
 use crate::target::Kind;
-use crate::time::{Time, max_hold};
+use crate::time::{Time, max_hold, within};
 use crate::{BUSY, CODES};
 
 #[derive(Parser)]
@@ -337,6 +337,9 @@ pub(crate) struct Hold {
     pub(crate) once_per: Option<Time>,
 }
 
+/// The variable for `--restart-guard`.
+pub(crate) const RESTART_GUARD: &str = "REDLOCK_RESTART_GUARD";
+
 /// Not for those that take no lock: they count no votes.
 #[derive(Args)]
 pub(crate) struct Votes {
@@ -347,10 +350,28 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// The longest ttl, if there is a limit.
-    pub(crate) fn longest(&self) -> Option<Duration> {
-        let longest = self.restart_guard.as_ref().map(|time| time.0);
-        longest.filter(|longest| !longest.is_zero())
+    /// The limits of a time for which a lock is left: from none to the longest ttl, where the guard has one.
+    ///
+    /// # Errors
+    ///
+    /// The option, its value, and the flag or variable that has the limit; or a variable that has no time.
+    pub(crate) fn permit(&self, option: &str, time: Duration) -> Result<(), String> {
+        let (name, longest) = match self.restart_guard {
+            Some(longest) => ("--restart-guard", longest),
+            None => match std::env::var(RESTART_GUARD) {
+                Ok(text) if !text.is_empty() => {
+                    let longest = text
+                        .parse()
+                        .map_err(|error| format!("{RESTART_GUARD}: {error}"));
+                    (RESTART_GUARD, longest?)
+                }
+                _ => return Ok(()),
+            },
+        };
+        if longest.0.is_zero() {
+            return Ok(());
+        }
+        within(option, time, Duration::ZERO, longest.0).map_err(|error| format!("{error} ({name})"))
     }
 }
 

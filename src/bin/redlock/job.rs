@@ -47,11 +47,8 @@ impl Run {
             max_hold.min(LONGEST),
         )
         .map_err(|error| format!("{error} (--max-hold)"))?;
-        if let Some(longest) = self.votes.longest() {
-            // The key is left with this ttl.
-            within("--at-least", at_least, Duration::ZERO, longest)
-                .map_err(|error| format!("{error} (--restart-guard)"))?;
-        }
+        // The key is left with this ttl.
+        self.votes.permit("--at-least", at_least)?;
         if let Some(once_per) = self.hold.once_per {
             within("--once-per", once_per.0, second, LONGEST)?;
         }
@@ -92,10 +89,7 @@ impl Throttle {
             return Err("--fence is for COMMAND, and there is none".into());
         }
         within("--every", self.every.0, SHORTEST, LONGEST)?;
-        if let Some(longest) = self.votes.longest() {
-            within("--every", self.every.0, SHORTEST, longest)
-                .map_err(|error| format!("{error} (--restart-guard)"))?;
-        }
+        self.votes.permit("--every", self.every.0)?;
         Ok((name, command))
     }
 }

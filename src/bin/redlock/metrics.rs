@@ -1,7 +1,7 @@
 //! `redlock run --metrics-file`: how runs ended, and their times, for Prometheus.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::thread;
@@ -127,7 +127,9 @@ impl Run {
             let count = f64::from(u8::from(one == outcome));
             series.add("redlock_runs_total", &[name, ("result", label)], count);
         }
-        if let Some((wait, hold)) = self.times {
+        if let Some((wait, hold)) = self.times
+            && outcome != Outcome::NotStarted
+        {
             series.observe("redlock_run_wait_seconds", &[name], wait.as_secs_f64());
             series.observe("redlock_run_hold_seconds", &[name], hold.as_secs_f64());
         }
@@ -147,6 +149,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The directory is locked meanwhile: the file is replaced, so a lock on it would be one on an old file.
 fn update(path: &Path, series: &Series) -> io::Result<()> {
+    // A link stays, and the file that it leads to is replaced; a device or a pipe is none.
+    let target = match fs::metadata(path) {
+        Ok(found) if found.is_file() => fs::canonicalize(path)?,
+        Ok(_) => return Err(io::Error::other("it is no regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => path.into(),
+        Err(error) => return Err(error),
+    };
+    let path = &*target;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlock_sync::command::{DEFAULT_FILE, Environment, NODES};
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock};
 
-use crate::arguments::{Nodes, Votes};
+use crate::arguments::{Nodes, RESTART_GUARD, Votes};
 use crate::files::{WITHIN, read};
 use crate::label::label;
 use crate::time::{Time, within};
@@ -20,13 +20,13 @@ use crate::time::{Time, within};
 /// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
 pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
     let around = Environment {
-        given: &|variable| self::given(given, variable),
+        given: &|variable| self::given((given, votes), variable),
         read: &|path| read(path, WITHIN),
         default_file: Path::new(DEFAULT_FILE),
         flags: true,
     };
     let (place, nodes) = nodes(given, &around)?;
-    client((given, &around), votes, &place, nodes)
+    client((given, &around), &place, nodes)
 }
 
 /// The client, for a look at the nodes.
@@ -46,7 +46,6 @@ pub(crate) const ALL: Votes = Votes {
 
 fn client(
     (given, around): (&Nodes, &Environment<'_>),
-    votes: &Votes,
     place: &str,
     nodes: Vec<NodeAddress>,
 ) -> Result<(Redlock, Options), String> {
@@ -62,10 +61,7 @@ fn client(
         .node_timeout(Duration::from_millis(500))
         .connect_timeout(Duration::from_secs(2))
         .label(label());
-    let mut options = around.options(patient)?;
-    if let Some(max_ttl) = votes.restart_guard {
-        options = options.restart_guard(max_ttl.0);
-    }
+    let options = around.options(patient)?;
     let redlock = Redlock::new(nodes).map_err(|error| format!("{place}: {error}"))?;
     let redlock = redlock.with_options(options.clone());
     let redlock = redlock.map_err(|error| error.to_string())?;
@@ -73,7 +69,10 @@ fn client(
 }
 
 /// The variables of this process, and the flags that go before them.
-fn given(flags: &Nodes, variable: &'static str) -> Option<(&'static str, OsString)> {
+fn given(
+    (flags, votes): (&Nodes, &Votes),
+    variable: &'static str,
+) -> Option<(&'static str, OsString)> {
     let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
     let text = |text: &Option<String>| text.clone().map(OsString::from);
     let time = |time: &Option<Time>| time.map(|time| OsString::from(time.to_string()));
@@ -85,6 +84,7 @@ fn given(flags: &Nodes, variable: &'static str) -> Option<(&'static str, OsStrin
         "REDLOCK_SNI" => ("--sni", text(&flags.sni)),
         "REDLOCK_NODE_TIMEOUT" => ("--node-timeout", time(&flags.node_timeout)),
         "REDLOCK_CONNECT_TIMEOUT" => ("--connect-timeout", time(&flags.connect_timeout)),
+        RESTART_GUARD => ("--restart-guard", time(&votes.restart_guard)),
         _ => ("", None),
     };
     let of_flag = value.map(|value| (flag, value));

@@ -263,6 +263,7 @@ impl<'a> Run<'a> {
             (end, _) => end,
         };
         let outcome = |end| match end {
+            _ if self.unguarded => Outcome::NotStarted,
             _ if self.plan.has_used_up_hold() => Outcome::MaxHold,
             End::Code(0) => Outcome::Succeeded,
             _ => Outcome::Failed,

@@ -101,13 +101,16 @@ impl Series {
     /// The file cannot be read, written or replaced, or has something else in it. It is unchanged then.
     pub(crate) fn add_to(&self, path: &Path) -> io::Result<()> {
         let mut all = Series::new(self.families);
-        let permissions = match File::open(path) {
-            Ok(file) => {
+        let old = match fs::metadata(path) {
+            Ok(old) if !old.is_file() || old.len() > LARGEST => {
+                let what = "it is no regular file of at most";
+                return Err(io::Error::other(format!("{what} {LARGEST} bytes")));
+            }
+            Ok(old) => {
                 let mut text = String::new();
-                let permissions = file.metadata()?.permissions();
-                file.take(LARGEST).read_to_string(&mut text)?;
+                File::open(path)?.take(LARGEST).read_to_string(&mut text)?;
                 all.read(&text)?;
-                Some(permissions)
+                Some(old)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -122,7 +125,7 @@ impl Series {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Hidden, and with an ending that node_exporter does not read.
         let new = path.with_file_name(format!(".{name}.new"));
-        let written = write_new(&new, &all.text(), permissions);
+        let written = write_new(&new, &all.text(), old);
         let replaced = written.and_then(|()| fs::rename(&new, path));
         replaced.inspect_err(|_| drop(fs::remove_file(&new)))
     }
@@ -182,13 +185,26 @@ fn bound(key: &str) -> (&str, f64) {
     (others, bound.parse().unwrap_or_default())
 }
 
-fn write_new(path: &Path, text: &str, permissions: Option<fs::Permissions>) -> io::Result<()> {
+/// `old`: the file in whose place it comes.
+fn write_new(path: &Path, text: &str, old: Option<fs::Metadata>) -> io::Result<()> {
     // One that was left behind, by a process that was killed.
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(text.as_bytes())?;
-    match permissions {
-        Some(permissions) => file.set_permissions(permissions),
-        None => Ok(()),
-    }
+    let Some(old) = old else {
+        return Ok(());
+    };
+    keep_owner(&file, &old);
+    file.set_permissions(old.permissions())
 }
+
+/// Gives the file to the owner and the group of the old one, as far as this process may.
+#[cfg(unix)]
+fn keep_owner(file: &File, old: &fs::Metadata) {
+    use std::os::unix::fs::{MetadataExt, fchown};
+    let group = Some(old.gid());
+    let _ = fchown(file, Some(old.uid()), group).or_else(|_| fchown(file, None, group));
+}
+
+#[cfg(not(unix))]
+fn keep_owner(_: &File, _: &fs::Metadata) {}

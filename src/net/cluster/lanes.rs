@@ -120,7 +120,7 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.driver.close();
         self.lanes.hand_over(&self.driver);
-        self.lanes.closing.fetch_sub(1, Ordering::Relaxed);
+        self.lanes.closing.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -298,8 +298,8 @@ impl Lanes {
         }
     }
 
-    /// Whether threads send releases on, or close lanes, which may add more.
+    /// Whether threads send releases on, or close lanes, which may add more: those are looked at first.
     fn is_busy(&self) -> bool {
-        lock(&self.owed).is_running() || self.closing.load(Ordering::Relaxed) > 0
+        self.closing.load(Ordering::Acquire) > 0 || lock(&self.owed).is_running()
     }
 }

@@ -36,6 +36,14 @@ pub(crate) struct ClockWatch {
 }
 
 impl ClockWatch {
+    /// The same for another server, whose clock has nothing to do with the bound.
+    pub(crate) fn without_bound(self) -> ClockWatch {
+        ClockWatch {
+            bound: None,
+            ..self
+        }
+    }
+
     /// Adds a reading. Returns whether the clock was set forward. Then the server grants this program nothing for
     /// `longest`, the longest ttl.
     pub(crate) fn saw(&mut self, reading: ClockReading, longest: Duration) -> bool {

@@ -92,8 +92,14 @@ impl KnownServer {
     fn connected_to_clock(&mut self, handshake: &Handshake) {
         let before = self.previous.as_ref();
         let other = before.is_some_and(|one| one.is_other(handshake.run_id.as_deref()));
-        if other && !mutant(Mutant::BoundAcrossServers) || mutant(Mutant::StepForgotten) {
+        if mutant(Mutant::StepForgotten) {
             self.clock = ClockWatch::default();
+        } else if other && !mutant(Mutant::BoundAcrossServers) {
+            // A slot may come back to the server that it has left.
+            self.clock = match handshake.routed {
+                true => self.clock.without_bound(),
+                false => ClockWatch::default(),
+            };
         }
         if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
             self.read_clock(reading);
@@ -202,9 +208,15 @@ mod tests {
             let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 1)));
             server.connected(&connected(Some("r"), 100));
             server.connected(&connected(run_id, 100 + ahead));
-            let found = server.stepped(now).map(|step| step.why);
+            let found = |server: &KnownServer| server.stepped(now).map(|step| step.why);
             let expected = expected.map(|by| Why::ClockSet(Duration::from_secs(by)));
-            assert_eq!(found, expected, "{run_id:?}, {routed}, {ahead}");
+            assert_eq!(found(&server), expected, "{run_id:?}, {routed}, {ahead}");
+            // A slot that leaves, and comes back.
+            for run_id in ["other", "r"] {
+                server.connected(&connected(Some(run_id), 100 + ahead));
+            }
+            let stays = expected.filter(|_| routed);
+            assert_eq!(found(&server), stays, "{run_id:?}, {routed}, {ahead}");
         }
     }
 

@@ -213,6 +213,9 @@ fn what_may_be_a_password_is_no_address() {
     for path in ["/run/redis.sock", "/a,b", "/a=b/c d", "/run/redis@a/ü"] {
         assert_eq!(unix(path), None, "{path}");
     }
+    for path in ["/redis://user:hunter2@h", "redis+sentinel://h/a"] {
+        assert_eq!(unix(path), Some(ANOTHER), "{path}");
+    }
     for path in ["/s,password=hunter2", "/s?pass=hunter2", "/s password = x"] {
         assert_eq!(unix(path), Some(PARAMETERS), "{path}");
     }

@@ -30,8 +30,10 @@ impl<W> Core<W> {
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
-            let stepped = self.nodes[at].take_step(now);
-            self.events.push(at, stepped, now);
+            if let Some(event) = self.nodes[at].take_step(now) {
+                self.events.push(at, Some(event), now);
+                self.gives_no_votes(at, now);
+            }
             if !self.reply(at, reply, command, now) {
                 return;
             }
@@ -40,6 +42,15 @@ impl<W> Core<W> {
         if let Some(sent) = last.filter(|_| self.nodes[at].is_connected()) {
             self.reader.heard(at, sent, now);
         }
+    }
+
+    /// Fails a node that has begun to sit out for the operations that were not sent to it: they need not wait for it.
+    fn gives_no_votes(&mut self, at: usize, now: Instant) {
+        let standing = self.nodes[at].standing(now);
+        for operation in self.operations.open_mut() {
+            operation.heed(at, &standing, now);
+        }
+        self.changed(now);
     }
 
     fn received_nothing(&mut self, at: usize, now: Instant) {
