@@ -48,7 +48,7 @@ impl Redlock {
     /// `probe` that has a tag itself, or a [prefix](crate::Options::prefix) with one, is tried on the master of its
     /// slot alone.
     ///
-    /// Of a set and of a Redis Cluster, up to eight replicas of each master are asked whether this user may lock there.
+    /// Up to eight replicas of each master of a set or Redis Cluster are asked whether this user may lock there.
     ///
     /// The check uses its own connections, to all nodes in parallel. Each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times

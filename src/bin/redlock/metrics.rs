@@ -71,7 +71,7 @@ impl Outcome {
         (Outcome::NotStarted, "not_started"),
     ];
 
-    /// Of an end before COMMAND's start that is not about another holder.
+    /// The outcome of a run that ended before COMMAND's start, and not because of another holder.
     pub(crate) fn before_start(end: End) -> Outcome {
         match end {
             End::Code(UNAVAILABLE) => Outcome::Unavailable,

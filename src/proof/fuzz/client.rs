@@ -46,7 +46,7 @@ struct Play {
     connections: u64,
 }
 
-/// What becomes of a reply.
+/// A change that is made to a reply.
 enum Fate {
     Bytes(Vec<u8>),
     /// These bytes, and then the connection is closed.

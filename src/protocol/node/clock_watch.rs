@@ -36,7 +36,7 @@ pub(crate) struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// The same for another server, whose clock has nothing to do with the bound.
+    /// Keeps the step alone, for another server: the bound is that of a clock.
     pub(crate) fn without_bound(self) -> ClockWatch {
         ClockWatch {
             bound: None,
