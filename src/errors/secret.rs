@@ -211,10 +211,10 @@ mod tests {
                 assert_eq!(secret.cut(&text), text);
                 begun.elapsed()
             };
-            (0..3).map(cut).min().unwrap()
+            (0..5).map(cut).min().unwrap()
         };
         let (short, long) = (took(2 << 10), took(16 << 10));
-        assert!(long < 24 * short, "{long:?} for eight times {short:?}");
+        assert!(long < 40 * short, "{long:?} for eight times {short:?}");
     }
 
     #[test]

@@ -27,6 +27,9 @@ impl Redlock {
         let endpoints = endpoints(info).into_iter();
         let replicas = endpoints.filter_map(|endpoint| master.replica(&endpoint));
         let places: Vec<Place> = std::iter::once(master.clone()).chain(replicas).collect();
+        if places.len() == 1 {
+            return Vec::new();
+        }
         let key = key.to_vec();
         let answers = self.query(&places, QUESTIONS, move |query| refusals(query, &key));
         let mut answers = places.iter().zip(answers);

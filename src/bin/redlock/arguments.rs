@@ -350,12 +350,17 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// The limits of a time for which a lock is left: from none to the longest ttl, where the guard has one.
+    /// Checks a time for which a lock is left: from `shortest` to the longest ttl, where the guard has one.
     ///
     /// # Errors
     ///
     /// The option, its value, and the flag or variable that has the limit; or a variable that has no time.
-    pub(crate) fn permit(&self, option: &str, time: Duration) -> Result<(), String> {
+    pub(crate) fn permit(
+        &self,
+        option: &str,
+        time: Duration,
+        shortest: Duration,
+    ) -> Result<(), String> {
         let (name, longest) = match self.restart_guard {
             Some(longest) => ("--restart-guard", longest),
             None => match std::env::var(RESTART_GUARD) {
@@ -371,7 +376,7 @@ impl Votes {
         if longest.0.is_zero() {
             return Ok(());
         }
-        within(option, time, Duration::ZERO, longest.0).map_err(|error| format!("{error} ({name})"))
+        within(option, time, shortest, longest.0).map_err(|error| format!("{error} ({name})"))
     }
 }
 

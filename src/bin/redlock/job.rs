@@ -48,7 +48,7 @@ impl Run {
         )
         .map_err(|error| format!("{error} (--max-hold)"))?;
         // The key is left with this ttl.
-        self.votes.permit("--at-least", at_least)?;
+        self.votes.permit("--at-least", at_least, Duration::ZERO)?;
         if let Some(once_per) = self.hold.once_per {
             within("--once-per", once_per.0, second, LONGEST)?;
         }
@@ -89,7 +89,7 @@ impl Throttle {
             return Err("--fence is for COMMAND, and there is none".into());
         }
         within("--every", self.every.0, SHORTEST, LONGEST)?;
-        self.votes.permit("--every", self.every.0)?;
+        self.votes.permit("--every", self.every.0, SHORTEST)?;
         Ok((name, command))
     }
 }
