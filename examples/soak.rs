@@ -323,9 +323,9 @@ impl Node {
     }
 }
 
-/// The keys of locks and their tokens. (Beside them are queues of waiters, and the key by which the restart guard knows a server.)
+/// The keys of locks and their tokens. (Beside them are queues of waiters and reservations, and the key by which the restart guard knows a server.)
 const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
-    if string.sub(key, -2) ~= ':w' and key ~= 'redlock:witness' then \
+    if string.sub(key, -2) ~= ':w' and string.sub(key, -3) ~= ':wt' and key ~= 'redlock:witness' then \
     found[#found + 1] = key found[#found + 1] = string.sub(redis.call('GET', key) or '', 1, 20) end end return found";
 
 struct Process {
