@@ -48,9 +48,11 @@ pub(crate) struct LockValue {
 
 impl LockValue {
     fn push(&mut self, part: &[u8]) {
-        let free = self.bytes.iter_mut().skip(self.length);
-        free.zip(part).for_each(|(to, from)| *to = *from);
-        self.length += part.len();
+        let end = self.length + part.len();
+        if let Some(free) = self.bytes.get_mut(self.length..end) {
+            free.copy_from_slice(part);
+            self.length = end;
+        }
     }
 }
 

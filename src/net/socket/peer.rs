@@ -42,7 +42,7 @@ impl Sharing {
         }
     }
 
-    /// The share of the next address, if so many others follow it.
+    /// The share of the next address, if that number of others follow it.
     pub(crate) fn of(self, left: Duration, others: usize) -> Duration {
         match self {
             Sharing::Equal => left / u32::try_from(others + 1).unwrap_or(u32::MAX),
@@ -108,7 +108,7 @@ impl Peer {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Notes that a try which began after so many failures has led nowhere, too. Tries at the same time count once: none
+    /// Notes that a try which began after this number of failures has led nowhere, too. Tries at the same time count once: none
     /// passes over an address.
     pub(crate) fn failed_after(&self, failures: usize) {
         let (before, now) = (failures, failures.wrapping_add(1));

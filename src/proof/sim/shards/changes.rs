@@ -97,7 +97,7 @@ impl ShardWorld {
         self.at(at, Event::Step(cluster, name, next));
     }
 
-    /// The two servers that move a slot learn who owns it; others do later.
+    /// The two servers that move a slot learn which of them owns it; others do later.
     pub(super) fn settles(&mut self, cluster: usize, name: usize, to: usize) {
         let late = self.t + self.random.below(1500 * MS);
         let here = &mut self.clusters[cluster];
@@ -117,7 +117,7 @@ impl ShardWorld {
         self.at(late, Event::Learns(cluster, name));
     }
 
-    /// All servers learn who owns a slot, if none is on its way.
+    /// All servers learn which server owns a slot, if none is on its way.
     pub(super) fn learns(&mut self, cluster: usize, name: usize) {
         let here = &mut self.clusters[cluster];
         if here.moving != Some(name)
@@ -254,7 +254,7 @@ impl ShardWorld {
         self.at(self.t + 50 * MS, Event::Remove(cluster));
     }
 
-    /// Whether all servers agree on who owns the slots.
+    /// Whether all servers agree on which server owns the slots.
     fn knows_all(&self, cluster: usize) -> bool {
         let here = &self.clusters[cluster];
         let alive = here.servers.iter().filter(|server| server.alive);

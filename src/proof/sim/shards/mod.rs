@@ -2,7 +2,7 @@
 //!
 //! A world is one Cluster, or three whose servers vote together. Each has two masters, and a replica of the first one.
 //! Slots move from one master to the other: the importing server is told first, keys go one by one, and servers learn at
-//! different times who owns the slot. Shards fail over to replicas that may lack the last writes; with the restart guard
+//! different times which server owns the slot. Shards fail over to replicas that may lack the last writes; with the restart guard
 //! that makes no two holders. A master may be removed once its slots have moved. Maps that clients have are as old as
 //! the servers' opinions when they were asked.
 //!

@@ -268,7 +268,7 @@ impl ShardWorld {
                     target.is_some_and(|at| !here.servers[at].alive || is_barred(at))
                 });
                 if is_out_of_reach {
-                    // The keys have gone with the server, or nobody can ask for them there.
+                    // The keys have gone with the server, or no process can ask for them there.
                     continue;
                 }
                 let owes = lane.core.owes_any() || lane.core.longest_waiting().is_some();

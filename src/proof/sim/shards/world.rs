@@ -48,7 +48,7 @@ pub(super) enum Event {
     Move(usize),
     Step(usize, usize, usize),
     FailOver(usize),
-    /// A server ends; all servers learn who owns a slot.
+    /// A server ends; all servers learn which server owns a slot.
     Ends(usize, usize),
     Settles(usize, usize, usize),
     Learns(usize, usize),
@@ -63,7 +63,7 @@ pub(super) struct Conditions {
     pub(super) nodes: usize,
     /// Connections end and delay, and cannot be made.
     pub(super) cuts: bool,
-    /// Servers disagree for long on who owns a slot.
+    /// Servers disagree for long on which server owns a slot.
     pub(super) disagrees: bool,
     /// The first shard fails over, to a replica that may lack the last writes; or has all of them.
     pub(super) fails_over: bool,
@@ -144,14 +144,7 @@ pub(super) struct TokenHistory {
     pub(super) belief: Option<Deadline>,
 }
 
-macro_rules! trace {
-    ($world:expr, $($what:tt)+) => {
-        if $world.traced {
-            println!("{:>9} {}", $world.t, format!($($what)+));
-        }
-    };
-}
-pub(super) use trace;
+pub(super) use crate::proof::sim::world::trace;
 
 impl ShardWorld {
     pub(super) fn at(&mut self, at: u64, event: Event) {

@@ -36,19 +36,23 @@ fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
     }
 }
 
+fn entry() -> Arc<QueueEntry> {
+    Arc::new(QueueEntry {
+        channel: Channel::new([0x5A; 16]),
+        arrived: 1_700_000_000_123,
+        waited: 17,
+        lease: 8000,
+        turn: None,
+    })
+}
+
 #[test]
 fn commands_are_packed_as_the_redis_crate_packs_them() {
     let resource = Arc::from(&b"a {b}\r\n\0\xff"[..]);
     let key = Key::new(resource, Token::from_bytes([7; 20]), None);
     let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
     let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
-    let entry = Arc::new(QueueEntry {
-        channel: Channel::new([0x5A; 16]),
-        arrived: 1_700_000_000_123,
-        waited: 17,
-        lease: 8000,
-        turn: None,
-    });
+    let entry = entry();
     let turn = QueueTurn::new(Duration::from_millis(100));
     let in_turn = Arc::new(QueueEntry {
         turn: Some(turn),
@@ -174,13 +178,7 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
 #[test]
 fn without_scripts_a_value_has_no_time() {
     let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
-    let entry = Arc::new(QueueEntry {
-        channel: Channel::new([0x5A; 16]),
-        arrived: 1_700_000_000_123,
-        waited: 17,
-        lease: 8000,
-        turn: None,
-    });
+    let entry = entry();
     for (label, expected) in [
         (None, vec![7; 20]),
         (
