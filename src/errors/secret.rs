@@ -204,17 +204,12 @@ mod tests {
     fn a_long_text_is_looked_through_once() {
         // Each place could be the beginning of the password, cut off behind three signs; but a word follows.
         let secret = Secret::of(Some("---abc"));
-        let took = |length| {
-            let text = format!("{}x", "-".repeat(length));
-            let cut = |_| {
-                let begun = std::time::Instant::now();
-                assert_eq!(secret.cut(&text), text);
-                begun.elapsed()
-            };
-            (0..5).map(cut).min().unwrap()
-        };
-        let (short, long) = (took(2 << 10), took(16 << 10));
-        assert!(long < 40 * short, "{long:?} for eight times {short:?}");
+        let text = format!("{}x", "-".repeat(64 << 10));
+        let begun = std::time::Instant::now();
+        assert_eq!(secret.cut(&text), text);
+        // It takes a tenth of that on a busy machine, and took more when each place was compared with all that follows.
+        let took = begun.elapsed();
+        assert!(took.as_secs() < 30, "{took:?}");
     }
 
     #[test]
