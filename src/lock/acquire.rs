@@ -18,6 +18,7 @@ use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;
 use crate::values::clock::{self, Point};
 use crate::values::quorum::Ttl;
+use crate::values::sync::thread;
 
 /// A call that acquires a lock. The call leaves the queue however its thread ends.
 pub(crate) struct Acquirer<'a> {
@@ -92,11 +93,11 @@ impl<'a> Acquirer<'a> {
                 }
                 Step::Park(until) => {
                     self.route.subscribe();
-                    std::thread::park_timeout(left(until));
+                    thread::park_timeout(left(until));
                     Point::now()
                 }
                 Step::Pause(until) => {
-                    std::thread::sleep(left(until));
+                    thread::sleep(left(until));
                     Point::now()
                 }
                 Step::Ask => {

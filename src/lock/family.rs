@@ -1,12 +1,15 @@
 //! The connections of a client object, which its clones share, and those of forked processes.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::shared::Shared;
 use crate::settings::options::Options;
+use crate::values::sync::{
+    atomic::{AtomicU32, Ordering},
+    thread,
+};
 
 /// The connections of one process, and those of processes that were forked from it.
 pub(super) struct Family {
@@ -56,7 +59,7 @@ impl Family {
                     if let Some(family) = child.family.get() {
                         return family.clone();
                     }
-                    std::thread::yield_now();
+                    thread::yield_now();
                 },
                 Err(_) => {}
             }

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::errors::error::Error;
@@ -17,6 +17,7 @@ use crate::settings::options::Options;
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, Ttl};
 use crate::values::sync;
+use crate::values::sync::{Mutex, MutexGuard};
 use crate::values::token::Token;
 
 /// All names that are locked.

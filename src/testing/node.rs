@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::sockets::{NodeData, NodeMood, NodeShared, WRITE_TIMEOUT, spawn};
 use crate::errors::error::Error;
 use crate::lock::redlock::checked;
 use crate::values::label::Label;
-use crate::values::sync::lock;
+use crate::values::sync::{MutexGuard, lock};
 use crate::values::token::Token;
 
 /// The longest time, such as that of a lock that is held until it is released.

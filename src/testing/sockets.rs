@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use redis::io::tcp::socket2::SockRef;
 
 use super::server::{Replies, Server};
 use crate::values::clock::{self, Point};
-use crate::values::sync::{lock, wait_for, wait_until};
+use crate::values::sync::{Condvar, Mutex, lock, wait_for, wait_until};
 
 /// The most connections at a time. More are not accepted.
 const MAX_CONNECTIONS: usize = 1000;

@@ -5,15 +5,20 @@
 //! which counts time spent suspended.
 
 use std::time::{Duration, Instant, SystemTime};
+#[cfg(not(schedules))]
+use std::time::{Instant as Monotonic, SystemTime as Wall};
+
+#[cfg(schedules)]
+use crate::schedules::time::{Monotonic, Wall};
 
 /// The monotonic clock, for timeouts and pauses.
 pub(crate) fn instant() -> Instant {
-    Instant::now()
+    Monotonic::now()
 }
 
 /// The wall clock, for what people see.
 pub(crate) fn wall() -> SystemTime {
-    SystemTime::now()
+    Wall::now()
 }
 
 /// A point in time on both clocks.
@@ -31,7 +36,7 @@ impl Point {
     pub(crate) fn now() -> Point {
         Point {
             mono: instant(),
-            wall: SystemTime::now(),
+            wall: wall(),
         }
     }
 

@@ -1,8 +1,16 @@
-//! Mutexes whose holder panicked: the data that they protect is kept consistent by other means.
+//! The mutexes, atomics and threads of all that drives the protocol. They are those of the standard library, except in the
+//! package in `tests/schedules`, which decides at each of their calls which thread goes on.
+//!
+//! The holder of a mutex may panic: the data that it protects is kept consistent by other means.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+#[cfg(not(schedules))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic};
+#[cfg(not(schedules))]
+pub(crate) use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(schedules)]
+pub(crate) use crate::schedules::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic, thread};
 use crate::values::clock;
 
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
@@ -18,7 +17,11 @@ use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
 use crate::values::quorum::spare;
-use crate::values::sync::lock;
+use crate::values::sync::{
+    Condvar, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+    lock, thread,
+};
 
 /// The number of threads that connect or close lanes at the same time.
 const MAX_AT_ONCE: usize = 32;
@@ -203,7 +206,7 @@ impl Lanes {
         let Some(lanes) = self.this().filter(|_| starts) else {
             return;
         };
-        let thread = std::thread::Builder::new().name("redlock-map".into());
+        let thread = thread::Builder::new().name("redlock-map".into());
         if thread.spawn(move || lanes.refresh(slot)).is_err() {
             lock(&self.refreshes).deserted();
         }
@@ -216,7 +219,7 @@ impl Lanes {
             let Some(pause) = next else {
                 return;
             };
-            std::thread::sleep(pause);
+            thread::sleep(pause);
             let answers = self.clusters().map(|cluster| cluster.refresh(slot));
             let all = answers.fold(true, |all, one| all & one);
             self.tidy(self.changes());
@@ -254,7 +257,7 @@ impl Lanes {
         if lock(&self.owed).is_closed() {
             return drop(closing);
         }
-        let thread = std::thread::Builder::new().name("redlock-close".into());
+        let thread = thread::Builder::new().name("redlock-close".into());
         // If no thread starts, the lane is closed here.
         let _ = thread.spawn(move || drop(closing));
     }
@@ -401,9 +404,9 @@ fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
             }
         }
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 1..count.min(MAX_AT_ONCE) {
-            let thread = std::thread::Builder::new().name(name.into());
+            let thread = thread::Builder::new().name(name.into());
             // If no threads start, this one does it all.
             if thread.spawn_scoped(scope, work).is_err() {
                 break;

@@ -1,7 +1,6 @@
 //! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`] decide.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::errors::elsewhere::Hint;
@@ -15,7 +14,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
-use crate::values::sync::{lock, wait_until};
+use crate::values::sync::{atomic::Ordering, lock, thread, wait_until};
 
 /// How often it is looked whether releases are owed.
 const LOOK: Duration = Duration::from_millis(5);
@@ -101,7 +100,7 @@ impl Lanes {
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
             return;
         };
-        let thread = std::thread::Builder::new().name("redlock-moved".into());
+        let thread = thread::Builder::new().name("redlock-moved".into());
         if thread.spawn(move || lanes.send_owed()).is_err() {
             // The next release starts one.
             owed.deserted();
@@ -236,7 +235,7 @@ impl Lanes {
             }
             return None;
         };
-        std::thread::sleep(pause);
+        thread::sleep(pause);
         Some((lane, op))
     }
 
@@ -294,7 +293,7 @@ impl Lanes {
     pub(crate) fn wait_owed(&self, time: Duration) {
         let until = clock::instant() + time;
         while self.is_busy() && clock::instant() < until {
-            std::thread::sleep(LOOK);
+            thread::sleep(LOOK);
         }
     }
 

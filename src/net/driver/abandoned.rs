@@ -1,8 +1,8 @@
 //! Threads that a query has left behind.
 
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 
-use crate::values::sync::lock;
+use crate::values::sync::{Mutex, lock};
 
 /// Threads of queries that have not ended and that nothing waits for: their nodes, and a reference that lives as long
 /// as the thread does.

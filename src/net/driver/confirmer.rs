@@ -1,6 +1,6 @@
 //! The thread that confirms releases, when no operation is under way on which they could be sent again.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::net::driver::lead::Lead;
@@ -8,6 +8,7 @@ use crate::net::driver::leader::Connections;
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
+use crate::values::sync::{MutexGuard, thread};
 
 /// The pause before checking again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
@@ -18,7 +19,7 @@ pub(super) fn start(nodes: &Arc<Nodes>) {
         nodes: nodes.clone(),
         ended: false,
     };
-    let thread = std::thread::Builder::new().name("redlock-confirm".into());
+    let thread = thread::Builder::new().name("redlock-confirm".into());
     // If no thread starts, the next operation finds out.
     let _ = thread.spawn(move || confirmer.run());
 }

@@ -19,8 +19,7 @@
 //! | 8 | 0.93 (0.58) | 1.13 (1.05) |
 //! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
@@ -35,6 +34,11 @@ use crate::protocol::quorum::core::OwedTo;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
+use crate::values::sync::{
+    MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+    thread,
+};
 
 /// How often a waiting thread yields before it sleeps: with few nodes an answer arrives sooner than a thread is put to
 /// sleep and woken. With more nodes that is so if many threads wait, which are then written and answered together; if
@@ -233,7 +237,7 @@ impl Driver {
             {
                 return Some(lead);
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
         // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
         self.take_lead(waiter, false)
@@ -282,7 +286,7 @@ impl Driver {
         if std::mem::take(&mut state.after_group) {
             // The threads that were answered last submit again within microseconds: let them come along.
             drop(state);
-            std::thread::yield_now();
+            thread::yield_now();
             state = self.nodes.state();
             now = clock::instant();
         }

@@ -1,6 +1,6 @@
 //! How a thread leads: what it carries out, when it ends, and which thread is next.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::net::driver::leader::{Leader, Submitter};
@@ -8,6 +8,7 @@ use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
+use crate::values::sync::MutexGuard;
 
 /// A thread's time as the leader. However it ends, another thread can lead after it.
 pub(super) struct Lead<'a> {

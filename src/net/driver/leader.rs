@@ -1,13 +1,16 @@
 //! The connections of a thread, the state of the leader, and the threads that wait for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::Thread;
+use std::sync::Arc;
 
 use crate::net::socket::connection::Connection;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Answer;
-use crate::values::sync::lock;
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+    lock,
+    thread::{self, Thread},
+};
 
 /// The connections and buffers of a thread that carries out what the core returns.
 #[derive(Default)]
@@ -107,7 +110,7 @@ impl Caller {
     /// Represents this thread. `resource`: that of its operation, if its votes are logged.
     pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Caller> {
         Arc::new(Caller {
-            thread: std::thread::current(),
+            thread: thread::current(),
             turn: Mutex::new(None),
             awake: AtomicBool::new(false),
             traced: resource,
@@ -123,7 +126,7 @@ impl Caller {
         loop {
             match self.take_turn() {
                 Some(turn) => return turn,
-                None => std::thread::park(),
+                None => thread::park(),
             }
         }
     }

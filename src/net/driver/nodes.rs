@@ -6,8 +6,7 @@ mod workers;
 
 use std::collections::VecDeque;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
 use redis::ConnectionAddr;
@@ -35,7 +34,11 @@ use crate::settings::tls::Tls;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, Ttl};
-use crate::values::sync::{lock, wait_until};
+use crate::values::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+    lock, thread, wait_until,
+};
 
 /// The nodes, as the leader and the workers share them.
 pub(crate) struct Nodes {
@@ -422,7 +425,7 @@ impl Nodes {
     fn log_elsewhere(self: &Arc<Nodes>, state: &DriverState) {
         if !state.core.events.is_empty() && !state.is_logging {
             let nodes = self.clone();
-            let thread = std::thread::Builder::new().name("redlock-log".into());
+            let thread = thread::Builder::new().name("redlock-log".into());
             // If no thread starts, the next operation logs the events.
             let _ = thread.spawn(move || nodes.log());
         }

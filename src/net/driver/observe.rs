@@ -1,13 +1,13 @@
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::Lease;
 use crate::values::clock::{self, Point};
-use crate::values::sync::lock;
+use crate::values::sync::{Mutex, lock};
 
 /// An event of a lock or of a node: see [`Redlock::with_observer`](crate::Redlock::with_observer).
 ///

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
@@ -19,7 +18,11 @@ use crate::protocol::calls::lease::{self, Lease, Loss};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
-use crate::values::sync::{lock, wait_for};
+use crate::values::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+    lock, thread, wait_for,
+};
 use crate::values::token::jitter;
 
 /// Upper bounds for one batch of renewals, in locks and in bytes of their names, so that a node can process it within
@@ -126,7 +129,7 @@ impl Renewal {
             // The program's observer and logger may take their time, and this thread works for other locks, too. (If no
             // thread can be started, the loss is not logged.)
             DetectedBy::Thread => {
-                let thread = std::thread::Builder::new().name("redlock-log".into());
+                let thread = thread::Builder::new().name("redlock-log".into());
                 if thread.spawn(notify).is_err() {
                     self.observer.lost(&self.lease, reason);
                 }
@@ -149,7 +152,7 @@ impl Renewal {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("redlock-lost".into());
+        let thread = thread::Builder::new().name("redlock-lost".into());
         if thread.spawn(take.clone()).is_err() {
             // No thread can be started: late is better than never.
             let _ = catch_unwind(AssertUnwindSafe(take));
@@ -456,7 +459,7 @@ impl RenewalSchedule {
         timetable.insert(due, renewal);
         if !timetable.running {
             let schedule = self.clone();
-            let thread = std::thread::Builder::new().name(name.into());
+            let thread = thread::Builder::new().name(name.into());
             if let Err(error) = thread.spawn(move || schedule.run(&mut work)) {
                 timetable.remove(id);
                 return Err(error);

@@ -1,7 +1,6 @@
 //! How threads wait for a lock that another holder has: the wait queues, with threads, clocks and connections.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
@@ -21,7 +20,11 @@ use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::values::clock::{self, Point};
 use crate::values::prefix::Prefix;
-use crate::values::sync::lock;
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+    lock, thread,
+};
 use crate::values::token::{Token, jitter};
 
 /// The number of counters for the locks held here.
@@ -96,7 +99,7 @@ impl Waiting {
                 subscription: None,
                 has_ended: false,
             };
-            let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
+            let thread = thread::Builder::new().name(format!("redlock-ear-{node}"));
             // (Not logged: a release may just have made this thread the leader.)
             let _ = thread.spawn(move || subscriber.run());
         }
@@ -151,7 +154,7 @@ impl<F: Fn(&Driver, Op)> Subscriber<F> {
                 SubscriberTask::Receive => Some(self.receive()),
                 SubscriberTask::Forward(op) => self.forward(op),
                 SubscriberTask::Pause((min, max)) => (self.driver.strong_count() > 0).then(|| {
-                    std::thread::sleep(jitter(min, max));
+                    thread::sleep(jitter(min, max));
                     SubscriberEvent::Begins
                 }),
                 SubscriberTask::End => None,

@@ -1,6 +1,6 @@
 //! The threads that ask the servers of a directory, and the callers that wait for their answers.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
@@ -10,7 +10,7 @@ use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::{Ending, Heard, Question, Questions, Terms};
 use crate::values::clock;
-use crate::values::sync::{lock, wait_until};
+use crate::values::sync::{Condvar, Mutex, lock, thread, wait_until};
 
 /// A server's answer, or why there is none.
 pub(crate) type Told<T> = Result<T, Cause>;
@@ -109,7 +109,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
             asking.answer = ask(&peer, &turn);
         };
         // If no thread starts, the question ends with the closure.
-        let _ = std::thread::Builder::new()
+        let _ = thread::Builder::new()
             .name("redlock-find".into())
             .spawn(run);
     }

@@ -1,7 +1,6 @@
 //! A Redis Cluster: its servers, and the questions for its map.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
@@ -24,7 +23,11 @@ use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
 use crate::values::clock;
-use crate::values::sync::lock;
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicU16, AtomicU64, Ordering},
+    lock,
+};
 
 /// How long a question for the map may take that a redirect leads to.
 const ASK: Duration = Duration::from_secs(1);

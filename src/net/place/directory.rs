@@ -1,7 +1,6 @@
 //! Where a node's master is: the only file that distinguishes kinds of deployment.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
@@ -19,6 +18,10 @@ use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU16, Ordering},
+};
 
 /// A node: a server, the master of a set, or a Redis Cluster, one of its shards or one of its servers.
 #[derive(Clone)]

@@ -1,7 +1,6 @@
 //! The master of a set or of a shard: how it is found, connected to and confirmed (rule R43).
 
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
@@ -21,7 +20,11 @@ use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::values::clock;
-use crate::values::sync::lock;
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU16, Ordering},
+    lock,
+};
 
 /// How many keys are tried for the witness.
 const MAX_WITNESSES: usize = 3;

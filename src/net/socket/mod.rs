@@ -13,12 +13,15 @@ pub(crate) mod connection;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) mod no_tls;
 pub(crate) mod peer;
+#[cfg(not(schedules))]
 pub(crate) mod plain;
 pub(crate) mod set_up;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod trust;
+#[cfg(schedules)]
+pub(crate) use crate::schedules::plain;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use no_tls as tls;
 #[cfg(not(feature = "tls-rustls"))]

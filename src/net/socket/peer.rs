@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
@@ -13,6 +12,7 @@ use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};
 use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::values::clock;
+use crate::values::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Clone)]
 pub(crate) struct Peer {

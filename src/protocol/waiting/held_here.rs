@@ -1,6 +1,6 @@
 //! The plain locks that threads of this process hold, as a cheap approximation.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::values::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of locks held here, by a hash of their resource.
 pub(crate) struct HeldHere(Box<[AtomicU32]>);

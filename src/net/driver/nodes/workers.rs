@@ -1,6 +1,6 @@
 //! The threads that connect nodes, and those that ask where a master is.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::{DriverState, Nodes, missing_connection};
 use crate::errors::cause::Cause;
@@ -12,6 +12,7 @@ use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
+use crate::values::sync::{MutexGuard, thread};
 
 impl Nodes {
     /// Starts a node's worker, which gets the connection if it is still usable.
@@ -29,7 +30,7 @@ impl Nodes {
             *handed_over = connection.or(handed_over.take());
         }
         let nodes = self.clone();
-        let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
+        let thread = thread::Builder::new().name(format!("redlock-node-{node}"));
         let started = thread.spawn(move || WorkerThread::new(&nodes, node).run());
         let started = started.map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
@@ -48,7 +49,7 @@ impl Nodes {
         drop(state);
         let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let nodes = self.clone();
-        let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
+        let thread = thread::Builder::new().name(format!("redlock-connect-{node}"));
         if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
             self.open(node);
         }
@@ -95,7 +96,7 @@ impl Nodes {
             found,
             answered: false,
         };
-        let thread = std::thread::Builder::new().name(format!("redlock-find-{node}"));
+        let thread = thread::Builder::new().name(format!("redlock-find-{node}"));
         // If no thread starts, the directory is asked again.
         let _ = thread.spawn(move || question.ask());
         self.state()
