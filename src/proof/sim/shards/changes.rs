@@ -207,9 +207,11 @@ impl ShardWorld {
         self.at(t + UNMOVED - MS, Event::Mended(cluster));
     }
 
-    /// No server of a Cluster takes part in a move that was given up. Locks whose keys it left at a server without their
+    /// No server of a Cluster takes part in a move that was given up, and each has learnt which server owns the slot: the
+    /// importing one may have taken it just before the failover. Locks whose keys the move left at a server without their
     /// slot are lost: a release of one may have gone to the promoted master, which had no such key.
     pub(super) fn mended(&mut self, cluster: usize) {
+        (0..NAMES.len()).for_each(|name| self.learns(cluster, name));
         for at in 0..SERVERS {
             for token in self.locks_at(cluster, at, false) {
                 self.checks.tokens[token].stranded = true;
