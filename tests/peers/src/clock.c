@@ -1,10 +1,10 @@
-/* Preloaded into a contender: shifts its wall clock by the nanoseconds in the file CLOCK_OFFSET, and no other clock. */
+/* Preloaded into a contender or a server: shifts its wall clock by the nanoseconds in the file CLOCK_OFFSET, and no other clock. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,10 +40,7 @@ static void shift(struct timespec *time)
 
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real)
-        real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real(clock, time);
+    int result = (int)syscall(SYS_clock_gettime, clock, time);
     if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
         shift(time);
     return result;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::ensemble::System;
 use crate::stage::Contender;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ enum Build {
     Cargo(&'static str),
     /// `contenders/python/on_NAME.py`, with a virtual environment for `NAME.txt`.
     Python(&'static str),
+    /// The same with nothing but Python.
+    Script(&'static str),
     /// `contenders/node/NAME.js`.
     Node(&'static str),
     /// `contenders/c/main.c`.
@@ -23,6 +26,7 @@ enum Build {
 
 struct Row {
     name: &'static str,
+    system: System,
     /// How many nodes it locks on.
     nodes: usize,
     build: Build,
@@ -36,6 +40,7 @@ struct Row {
 const fn row(name: &'static str, nodes: usize, build: Build) -> Row {
     Row {
         name,
+        system: System::Redis,
         nodes,
         build,
         variables: &[],
@@ -44,7 +49,11 @@ const fn row(name: &'static str, nodes: usize, build: Build) -> Row {
     }
 }
 
-const ROWS: [Row; 24] = [
+const fn of(system: System, row: Row) -> Row {
+    Row { system, ..row }
+}
+
+const ROWS: [Row; 27] = [
     row("ours", 5, Build::Own("ours")),
     row("ours-one", 1, Build::Own("ours")),
     Row {
@@ -72,6 +81,9 @@ const ROWS: [Row; 24] = [
     row("node-redlock-5", 5, Build::Node("redlock5")),
     row("sesamecare-redlock", 5, Build::Node("sesamecare")),
     row("redis-semaphore", 5, Build::Node("semaphore")),
+    of(System::Etcd, row("etcdctl", 3, Build::Script("etcdctl"))),
+    of(System::Etcd, row("etcd3", 3, Build::Node("etcd3"))),
+    of(System::ZooKeeper, row("kazoo", 3, Build::Python("kazoo"))),
     row("wrong-no-lock", 5, Build::Own("wrong")),
     row("wrong-any-node", 5, Build::Own("wrong")),
     row("wrong-late", 5, Build::Own("wrong")),
@@ -89,6 +101,13 @@ pub fn names() -> Vec<&'static str> {
     names.filter(wanted).collect()
 }
 
+/// What it locks on.
+pub fn system(name: &str) -> Option<System> {
+    ROWS.iter()
+        .find(|row| row.name == name)
+        .map(|row| row.system)
+}
+
 /// Builds it. `target`: a directory for what is built and downloaded.
 pub fn prepare(name: &str, target: &Path) -> Result<Contender, String> {
     let row = ROWS.iter().find(|row| row.name == name);
@@ -97,10 +116,14 @@ pub fn prepare(name: &str, target: &Path) -> Result<Contender, String> {
     if tls && !cfg!(feature = "tls") {
         return Err("it needs --features tls".to_owned());
     }
+    if let Some(why) = row.system.missing() {
+        return Err(why.to_owned());
+    }
     let command = match row.build {
         Build::Own(program) => vec![own(program)?],
         Build::Cargo(package) => vec![cargo(package, target)?],
         Build::Python(module) => python(module, target)?,
+        Build::Script(module) => vec!["python3".into(), text(&on(module))],
         Build::Node(script) => node(script, target)?,
         Build::C => vec![c(target)?],
     };
@@ -114,10 +137,12 @@ pub fn prepare(name: &str, target: &Path) -> Result<Contender, String> {
     variables.push(("NODE_PATH".into(), text(&target.join("node/node_modules"))));
     Ok(Contender {
         name: name.to_owned(),
+        system: row.system,
         nodes: row.nodes,
         command,
         variables,
-        clock: clock(target).ok(),
+        clock: preloaded("clock", target).ok(),
+        disk: preloaded("disk", target).ok(),
         tls,
         only: row.only,
         settling: row.settling,
@@ -203,8 +228,14 @@ fn python(module: &str, target: &Path) -> Result<Vec<String>, String> {
             .arg(&requirements))?;
         std::fs::write(&stamp, wanted).map_err(|error| error.to_string())?;
     }
-    let script = from.join(format!("on_{module}.py"));
-    Ok(vec![text(&environment.join("bin/python")), text(&script)])
+    Ok(vec![
+        text(&environment.join("bin/python")),
+        text(&on(module)),
+    ])
+}
+
+fn on(module: &str) -> PathBuf {
+    here().join(format!("contenders/python/on_{module}.py"))
 }
 
 fn node(script: &str, target: &Path) -> Result<Vec<String>, String> {
@@ -260,8 +291,8 @@ fn c(target: &Path) -> Result<String, String> {
     Ok(text(&program))
 }
 
-fn clock(target: &Path) -> Result<String, String> {
-    let library = target.join("clock.so");
+fn preloaded(name: &str, target: &Path) -> Result<String, String> {
+    let library = target.join(format!("{name}.so"));
     std::fs::create_dir_all(target).map_err(|error| error.to_string())?;
     let mut compiler = Command::new("cc");
     compiler
@@ -269,6 +300,6 @@ fn clock(target: &Path) -> Result<String, String> {
             "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o",
         ])
         .arg(&library);
-    run(compiler.arg(here().join("src/clock.c")).arg("-ldl"))?;
+    run(compiler.arg(here().join(format!("src/{name}.c"))))?;
     Ok(text(&library))
 }

@@ -3,7 +3,10 @@
 pub mod check;
 pub mod client;
 pub mod contenders;
+pub mod ensemble;
+pub mod figures;
 pub mod history;
+pub mod meet;
 pub mod schedule;
 pub mod stage;
 pub mod table;

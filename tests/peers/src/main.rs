@@ -7,10 +7,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redlock_peers::check::Verdict;
+use redlock_peers::ensemble::System;
 use redlock_peers::history::Event;
 use redlock_peers::schedule::Scenario;
 use redlock_peers::stage::Contender;
-use redlock_peers::{contenders, history, schedule, table};
+use redlock_peers::{contenders, history, meet, schedule, table};
 
 struct Args {
     contenders: Vec<String>,
@@ -19,11 +20,12 @@ struct Args {
     jobs: usize,
     strict: bool,
     table: bool,
+    meet: bool,
 }
 
 fn main() -> ExitCode {
     leave_nothing_running();
-    match parse().and_then(run) {
+    match parse().and_then(|args| if args.meet { meet(&args) } else { run(args) }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -78,6 +80,7 @@ fn parse() -> Result<Args, String> {
         jobs: 4,
         strict: false,
         table: false,
+        meet: false,
     };
     let list = |value: String| value.split(',').map(str::to_owned).collect();
     let mut words = std::env::args().skip(1);
@@ -90,6 +93,7 @@ fn parse() -> Result<Args, String> {
             "--jobs" => args.jobs = value()?.parse().map_err(|_| "--jobs needs a number")?,
             "--strict" => args.strict = true,
             "--table" => args.table = true,
+            "--meet" => args.meet = true,
             _ => return Err(format!("unknown option {word}; see tests/peers/README.md")),
         }
     }
@@ -136,12 +140,34 @@ fn run(args: Args) -> Result<bool, String> {
     }
     if args.table {
         print!(
-            "{}\n{}",
+            "{}\n{}\n{}",
             table::summary(&columns),
+            table::times(&columns),
             table::markdown(&columns)
         );
     }
     Ok(well || !args.strict)
+}
+
+/// True if all that meet at one key respect each other. (The guard waits for its nodes, and TLS is another port.)
+fn meet(args: &Args) -> Result<bool, String> {
+    std::fs::create_dir_all(&args.histories).map_err(|error| error.to_string())?;
+    let mut contenders = Vec::new();
+    for name in &args.contenders {
+        if name.starts_with("ours-") || contenders::system(name) != Some(System::Redis) {
+            continue;
+        }
+        eprintln!("== {name}: building");
+        match contenders::prepare(name, &target()?) {
+            Ok(contender) => contenders.push(contender),
+            Err(error) => eprintln!("{name} cannot be built: {error}"),
+        }
+    }
+    let found = meet::all(&contenders)?;
+    std::fs::write(args.histories.join("meeting.md"), found.markdown())
+        .map_err(|error| format!("{}: {error}", args.histories.display()))?;
+    print!("{}\n{}", found.markdown(), found.faults());
+    Ok(found.is_well() || !args.strict)
 }
 
 /// Several scenarios at a time, each on nodes of its own: most of their time is spent waiting.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::ensemble::System;
 use crate::history::Event;
-use crate::stage::{Contender, Stage};
+use crate::stage::{Contender, FORGETFUL, FULL, OTHER, Setting, Stage, WELL};
 
 /// Longer than any scenario, so that keys which are left are found.
 const LONG: u64 = 20_000;
@@ -33,7 +34,7 @@ const fn several(scenario: Scenario) -> Scenario {
     }
 }
 
-pub const ALL: [Scenario; 18] = [
+pub const ALL: [Scenario; 26] = [
     scenario("contention", "three clients take turns for 3 s", contention),
     several(scenario(
         "one-killed",
@@ -120,19 +121,88 @@ pub const ALL: [Scenario; 18] = [
         "the holder is killed (kill -9); another client waits for the end of a ttl of 1.5 s",
         holder_killed,
     ),
+    scenario(
+        "pairs",
+        "one client takes and releases for 3 s, 300 times at most",
+        pairs,
+    ),
+    several(scenario(
+        "leader-killed",
+        "the server that leads (of equal ones, one) is killed; another client asks for a free lock until it has it",
+        leader_killed,
+    )),
+    scenario(
+        "rolling-restarts",
+        "all servers, one after the other, are killed and restarted with their data while a lock is held; another client",
+        rolling_restarts,
+    ),
+    scenario(
+        "server-clock-forward",
+        "the clocks of a majority of the servers are set forward by a minute while a lock is held; another client",
+        server_clock_forward,
+    ),
+    scenario(
+        "server-clock-back",
+        "the clocks of a majority of the servers are set back by a minute while a lock is held; it ends; another client",
+        server_clock_back,
+    ),
+    scenario(
+        "disk-full",
+        "the disks of a majority are full while a lock is held; others; room is made; another client",
+        disk_full,
+    ),
+    scenario(
+        "fsync-fails",
+        "fsync fails on a majority while a lock is held; others; it is well again; another client",
+        fsync_fails,
+    ),
+    several(scenario(
+        "other-version",
+        "one server is another program (Redis 8 or Valkey); locks, an extension; the others are killed down to a majority",
+        other_version,
+    )),
 ];
+
+/// What is done to servers of Redis alone.
+const REDIS_ALONE: [&str; 3] = ["flushed", "failover", "other-version"];
+const KEPT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// The directory of a `redis-server` of another version, from the environment.
+fn other_server() -> Option<std::path::PathBuf> {
+    std::env::var_os("PEERS_OTHER_SERVER").map(Into::into)
+}
 
 /// The history of one scenario, or none if it needs more nodes.
 pub fn play(scenario: &Scenario, contender: &Contender) -> Option<Vec<Event>> {
     let only = contender.only;
-    if contender.nodes == 1 && !scenario.one || !only.is_empty() && !only.contains(&scenario.name) {
+    let is_redis = contender.system == System::Redis;
+    if contender.nodes == 1 && !scenario.one
+        || !only.is_empty() && !only.contains(&scenario.name)
+        || !is_redis && REDIS_ALONE.contains(&scenario.name)
+    {
         return None;
     }
-    let keeps: &[&str] = match scenario.name == "restarted-with-data" {
-        true => &["--appendonly", "yes", "--appendfsync", "always"],
-        false => &[],
+    let setting = match scenario.name {
+        "restarted-with-data" | "rolling-restarts" => Setting {
+            args: &KEPT,
+            ..Setting::default()
+        },
+        "server-clock-forward" | "server-clock-back" => Setting {
+            spoilt: true,
+            ..Setting::default()
+        },
+        "disk-full" | "fsync-fails" => Setting {
+            args: &KEPT,
+            spoilt: true,
+            other: None,
+        },
+        "other-version" => Setting {
+            other: other_server(),
+            ..Setting::default()
+        },
+        _ => Setting::default(),
     };
-    let mut stage = Stage::new(contender, scenario.name, keeps);
+    let mut stage = Stage::new(contender, scenario.name, &setting);
     (scenario.run)(&mut stage);
     Some(stage.finish())
 }
@@ -238,7 +308,7 @@ fn majority_killed(s: &mut Stage) {
     (0..majority).for_each(|node| s.kill(node, "lost"));
     s.acquire("a", "alpha", LONG);
     (0..majority).for_each(|node| s.restart(node));
-    s.sleep(1_000);
+    s.settle();
     s.acquire_free("b", "alpha", LONG);
     s.release("b", "alpha");
     s.acquire_free("a", "bravo", LONG);
@@ -252,7 +322,7 @@ fn majority_stopped(s: &mut Stage) {
     (0..majority).for_each(|node| s.stop(node));
     s.acquire("a", "alpha", LONG);
     (0..majority).for_each(|node| s.resume(node));
-    s.sleep(1_000);
+    s.settle();
     s.acquire_free("b", "alpha", LONG);
     s.release("b", "alpha");
     s.acquire_free("a", "bravo", LONG);
@@ -281,7 +351,7 @@ fn restarted_with_data(s: &mut Stage) {
         s.kill(node, "");
         s.restart(node);
     }
-    s.sleep(1_000);
+    s.settle();
     try_and_hold(s, "b", "alpha");
     s.extend("a", "alpha", LONG);
     s.release("a", "alpha");
@@ -294,10 +364,10 @@ fn restarted_empty(s: &mut Stage) {
     s.start("b");
     s.acquire_free("a", "alpha", LONG);
     for node in 0..s.majority() {
-        s.kill(node, "lost");
+        s.kill(node, "wiped");
         s.restart(node);
     }
-    s.sleep(1_000);
+    s.settle();
     try_and_hold(s, "b", "alpha");
     s.release("a", "alpha");
 }
@@ -305,14 +375,13 @@ fn restarted_empty(s: &mut Stage) {
 fn one_restarted_empty(s: &mut Stage) {
     warm(s, "a");
     s.start("b");
-    s.partition(3);
-    s.partition(4);
+    let majority = s.majority();
+    (majority..s.nodes.len()).for_each(|node| s.partition(node));
     s.acquire_free("a", "alpha", LONG);
-    s.kill(2, "lost");
-    s.restart(2);
-    s.heal(3);
-    s.heal(4);
-    s.sleep(1_000);
+    s.kill(majority - 1, "wiped");
+    s.restart(majority - 1);
+    (majority..s.nodes.len()).for_each(|node| s.heal(node));
+    s.settle();
     try_and_hold(s, "b", "alpha");
     s.release("a", "alpha");
 }
@@ -448,4 +517,136 @@ fn holder_killed(s: &mut Stage) {
         s.acquire_free("b", "alpha", LONG);
     }
     s.release("b", "alpha");
+}
+
+fn pairs(s: &mut Stage) {
+    warm(s, "a");
+    let end = s.now() + 3_000_000;
+    for _ in 0..300 {
+        if s.now() > end || !s.acquire_free("a", "alpha", LONG).ok() {
+            return;
+        }
+        s.release("a", "alpha");
+    }
+}
+
+/// Those that count attempts are asked again, as their users would.
+fn until_granted(s: &mut Stage, who: &str, name: &str) -> bool {
+    let patience = s.now() + 12_000_000;
+    while s.now() < patience {
+        let answer = s.acquire(who, name, LONG);
+        if answer.ok() || matches!(answer.is.as_str(), "died" | "hung") {
+            return answer.ok();
+        }
+        s.sleep(5);
+    }
+    false
+}
+
+fn leader_killed(s: &mut Stage) {
+    warm(s, "a");
+    let leader = s.leader();
+    s.kill(leader, "");
+    if until_granted(s, "a", "alpha") {
+        s.release("a", "alpha");
+    }
+}
+
+fn rolling_restarts(s: &mut Stage) {
+    warm(s, "a");
+    s.start("b");
+    s.acquire_free("a", "alpha", LONG);
+    for node in 0..s.nodes.len() {
+        s.revive(node);
+        s.settle();
+    }
+    try_and_hold(s, "b", "alpha");
+    s.extend("a", "alpha", LONG);
+    s.release("a", "alpha");
+    s.acquire_free("b", "alpha", LONG);
+    s.release("b", "alpha");
+}
+
+/// Programs that are linked without a C library cannot be spoilt.
+fn spoils(s: &mut Stage) -> bool {
+    let can = s.can_spoil();
+    if !can {
+        s.skip("nothing can be preloaded into etcd");
+    }
+    can
+}
+
+fn server_clock_forward(s: &mut Stage) {
+    if !spoils(s) {
+        return;
+    }
+    warm(s, "a");
+    s.start("b");
+    s.acquire_free("a", "alpha", LONG);
+    (0..s.majority()).for_each(|node| s.shift_server(node, 60_000));
+    s.settle();
+    try_and_hold(s, "b", "alpha");
+    s.release("a", "alpha");
+}
+
+fn server_clock_back(s: &mut Stage) {
+    if !spoils(s) {
+        return;
+    }
+    warm(s, "a");
+    s.start("b");
+    s.acquire_free("a", "alpha", 1_500);
+    (0..s.majority()).for_each(|node| s.shift_server(node, -60_000));
+    s.kill_client("a");
+    s.sleep(2_500);
+    s.acquire_free("b", "alpha", LONG);
+    s.release("b", "alpha");
+}
+
+fn disk_full(s: &mut Stage) {
+    spoilt_disks(s, FULL);
+}
+
+fn fsync_fails(s: &mut Stage) {
+    spoilt_disks(s, FORGETFUL);
+}
+
+/// Servers that end for it are started again.
+fn spoilt_disks(s: &mut Stage, fault: u8) {
+    if !spoils(s) {
+        return;
+    }
+    warm(s, "a");
+    s.start("b");
+    s.acquire_free("a", "alpha", LONG);
+    let majority = s.majority();
+    (0..majority).for_each(|node| s.spoil_disk(node, fault));
+    if s.acquire("b", "bravo", LONG).ok() {
+        s.release("b", "bravo");
+    }
+    (0..majority).for_each(|node| s.spoil_disk(node, WELL));
+    (0..majority).for_each(|node| s.revive(node));
+    s.settle();
+    try_and_hold(s, "b", "alpha");
+    s.release("a", "alpha");
+    s.acquire_free("b", "charlie", LONG);
+    s.release("b", "charlie");
+}
+
+fn other_version(s: &mut Stage) {
+    if other_server().is_none() {
+        return s.skip("PEERS_OTHER_SERVER names no directory with another redis-server");
+    }
+    warm(s, "a");
+    s.start("b");
+    s.acquire_free("a", "alpha", LONG);
+    s.extend("a", "alpha", LONG);
+    try_and_hold(s, "b", "alpha");
+    s.release("a", "alpha");
+    let minority = s.nodes.len() - s.majority();
+    (0..s.nodes.len())
+        .filter(|node| *node != OTHER)
+        .take(minority)
+        .for_each(|node| s.kill(node, "lost"));
+    five_locks(s);
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::client::{Client, Silence};
+use crate::ensemble::{self, Member, System, Way};
 use crate::history::{Event, Time};
 use crate::support::relay::Relay;
 use crate::support::{Server, TempDir, free_port};
@@ -20,15 +21,25 @@ const LONGEST_LINE: usize = 300;
 /// What goes on in the background on nodes that are well is done by then.
 const SETTLING: Duration = Duration::from_millis(700);
 
+/// A disk without a fault, one without room, and one that keeps nothing of what is written.
+pub const WELL: u8 = 0;
+pub const FULL: u8 = 1;
+pub const FORGETFUL: u8 = 2;
+/// Longer than an ensemble takes on a busy machine.
+const ELECTION: Duration = Duration::from_secs(15);
+
 /// How a contender is run.
 #[derive(Clone, Debug)]
 pub struct Contender {
     pub name: String,
+    pub system: System,
     pub nodes: usize,
     pub command: Vec<String>,
     pub variables: Vec<(String, String)>,
     /// Shifts the wall clock of a process that it is preloaded into.
     pub clock: Option<String>,
+    /// Spoils the disk of a server that it is preloaded into.
+    pub disk: Option<String>,
     /// Nodes are reached by TLS.
     pub tls: bool,
     /// The only scenarios that it is for; all if there are none.
@@ -37,8 +48,31 @@ pub struct Contender {
     pub settling: Duration,
 }
 
+/// A server, or a member of an ensemble of servers.
+pub enum Service {
+    Redis(Server),
+    Member(Member),
+}
+
+impl Service {
+    fn port(&self) -> u16 {
+        match self {
+            Service::Redis(server) => server.port(),
+            Service::Member(member) => member.port(),
+        }
+    }
+
+    /// For what ensembles do not have. Scenarios with that are not for them.
+    fn redis(&self) -> &Server {
+        match self {
+            Service::Redis(server) => server,
+            Service::Member(_) => unreachable!("a scenario for Redis alone"),
+        }
+    }
+}
+
 pub struct Node {
-    pub server: Server,
+    pub server: Service,
     pub relay: Relay,
     /// With the way to it from its master.
     pub replica: Option<(Server, Relay)>,
@@ -77,6 +111,8 @@ struct Player {
 
 pub struct Stage {
     pub nodes: Vec<Node>,
+    /// Between the members of an ensemble.
+    ways: Vec<Way>,
     contender: Contender,
     players: BTreeMap<String, Player>,
     events: Vec<Event>,
@@ -84,12 +120,50 @@ pub struct Stage {
     dir: TempDir,
 }
 
+/// What servers are started with, besides what all are.
+#[derive(Default)]
+pub struct Setting {
+    pub args: &'static [&'static str],
+    /// Their clocks and disks can be spoilt.
+    pub spoilt: bool,
+    /// One of them is the program `redis-server` of this directory.
+    pub other: Option<PathBuf>,
+}
+
+type Variables = Vec<(&'static str, PathBuf)>;
+
 impl Stage {
-    pub fn new(contender: &Contender, head: &str, server_args: &[&str]) -> Stage {
+    pub fn new(contender: &Contender, head: &str, setting: &Setting) -> Stage {
         let dir = TempDir::new();
-        let certificate = contender.tls.then(|| make_certificate(dir.path()));
-        let start = |_| start_node(server_args, certificate.as_deref());
-        let nodes = (0..contender.nodes).map(start).collect();
+        let variables = |number: usize| {
+            let other = setting.other.iter().filter(|_| number == OTHER);
+            let other = other.map(|path| ("PATH", path.clone()));
+            let spoilt = setting
+                .spoilt
+                .then(|| spoils(contender, dir.path(), number));
+            other
+                .chain(spoilt.into_iter().flatten())
+                .collect::<Variables>()
+        };
+        let variables: Vec<Variables> = (0..contender.nodes).map(variables).collect();
+        let (nodes, ways) = match contender.system {
+            System::Redis => {
+                let certificate = contender.tls.then(|| make_certificate(dir.path()));
+                let start = |variables| start_node(setting.args, variables, certificate.as_deref());
+                (variables.iter().map(start).collect(), Vec::new())
+            }
+            system => start_ensemble(system, &variables),
+        };
+        Stage::on(contender, head, nodes, ways, dir)
+    }
+
+    fn on(
+        contender: &Contender,
+        head: &str,
+        nodes: Vec<Node>,
+        ways: Vec<Way>,
+        dir: TempDir,
+    ) -> Stage {
         std::thread::sleep(contender.settling);
         let head = Event::new(0, "-", "scenario").with("name", head);
         let head = head
@@ -100,6 +174,7 @@ impl Stage {
         let head = head.with("load", load.split(' ').next().unwrap_or(""));
         Stage {
             nodes,
+            ways,
             contender: contender.clone(),
             players: BTreeMap::new(),
             events: vec![head],
@@ -182,9 +257,12 @@ impl Stage {
     }
 
     fn start_with(&mut self, who: &str, clock: Option<(&str, &Path)>) {
-        let urls = self.nodes.iter().map(|node| match self.contender.tls {
-            true => format!("rediss://127.0.0.1:{}/#insecure", node.relay.port()),
-            false => node.relay.url(),
+        let urls = self.nodes.iter().map(|node| match self.contender.system {
+            System::Redis if self.contender.tls => {
+                format!("rediss://127.0.0.1:{}/#insecure", node.relay.port())
+            }
+            System::Redis => node.relay.url(),
+            _ => format!("127.0.0.1:{}", node.relay.port()),
         });
         let mut variables = self.contender.variables.clone();
         variables.push(("NODES".into(), urls.collect::<Vec<_>>().join(",")));
@@ -449,37 +527,59 @@ impl Stage {
         self.events.push(event);
     }
 
-    /// Connections are refused from now on, and the data are gone unless the server keeps them.
+    /// Connections are refused from now on. `data`: `lost`, as servers of Redis lose it that keep none; `wiped`, also where it was
+    /// kept; or nothing.
     pub fn kill(&mut self, node: usize, data: &str) {
-        self.node_fault(node, "killed", data);
-        self.nodes[node].server.kill();
+        let is_redis = self.is_redis();
+        let lost = data == "wiped" || data == "lost" && is_redis;
+        self.node_fault(node, "killed", if lost { "lost" } else { "" });
+        match &mut self.nodes[node].server {
+            Service::Redis(server) => server.kill(),
+            Service::Member(member) => member.kill(lost),
+        }
         self.nodes[node].relay.refuse();
     }
 
     pub fn restart(&mut self, node: usize) {
         self.node_fault(node, "restarted", "");
-        self.nodes[node].server.restart();
+        match &mut self.nodes[node].server {
+            Service::Redis(server) => server.restart(),
+            Service::Member(member) => member.start(),
+        }
         self.nodes[node].relay.accept();
     }
 
     pub fn stop(&mut self, node: usize) {
         self.node_fault(node, "stopped", "");
-        self.nodes[node].server.stop();
+        match &self.nodes[node].server {
+            Service::Redis(server) => server.stop(),
+            Service::Member(member) => member.stop(),
+        }
     }
 
     pub fn resume(&mut self, node: usize) {
         self.node_fault(node, "resumed", "");
-        self.nodes[node].server.resume();
+        match &self.nodes[node].server {
+            Service::Redis(server) => server.resume(),
+            Service::Member(member) => member.resume(),
+        }
+    }
+
+    fn ways_of(&self, node: usize) -> impl Iterator<Item = &Relay> {
+        let its = move |way: &&Way| way.to == node || way.from == Some(node);
+        self.ways.iter().filter(its).map(|way| &way.relay)
     }
 
     /// Connections that are up go dead without a word; new ones are made, and nothing passes.
     pub fn partition(&mut self, node: usize) {
         self.node_fault(node, "partitioned", "");
-        self.nodes[node].relay.forget();
-        self.nodes[node].relay.set(|policy| {
-            policy.up.stalled = true;
-            policy.down.stalled = true;
-        });
+        for relay in self.ways_of(node).chain([&self.nodes[node].relay]) {
+            relay.forget();
+            relay.set(|policy| {
+                policy.up.stalled = true;
+                policy.down.stalled = true;
+            });
+        }
     }
 
     /// Requests arrive, answers do not.
@@ -500,12 +600,72 @@ impl Stage {
 
     pub fn heal(&mut self, node: usize) {
         self.node_fault(node, "healed", "");
-        self.nodes[node].relay.heal();
+        for relay in self.ways_of(node).chain([&self.nodes[node].relay]) {
+            relay.heal();
+        }
+    }
+
+    /// Something was preloaded into its servers: etcd is linked without a C library.
+    pub fn can_spoil(&self) -> bool {
+        self.contender.system != System::Etcd
+            && self.contender.clock.is_some()
+            && self.contender.disk.is_some()
+    }
+
+    pub fn is_redis(&self) -> bool {
+        self.contender.system == System::Redis
+    }
+
+    /// A second, in which servers that were restarted are found again; or as long as an ensemble takes to have a leader.
+    pub fn settle(&mut self) {
+        self.sleep(1_000);
+        let members = self
+            .nodes
+            .iter_mut()
+            .filter_map(|node| match &mut node.server {
+                Service::Redis(_) => None,
+                Service::Member(member) => Some(member),
+            });
+        let ready = ensemble::settle(members, ELECTION);
+        let event = self.event("-", "settled").with("members", ready);
+        self.events.push(event);
+    }
+
+    /// The member that leads. Any other server is as good as the third.
+    pub fn leader(&self) -> usize {
+        let leads = |node: &Node| matches!(&node.server, Service::Member(member) if member.leads() == Some(true));
+        self.nodes.iter().position(leads).unwrap_or(OTHER)
+    }
+
+    /// By milliseconds, from what it was at the start.
+    pub fn shift_server(&mut self, node: usize, ms: i64) {
+        self.node_fault(node, &format!("clock-{ms:+}-ms"), "");
+        self.write_to("offset", node, &(ms * 1_000_000).to_le_bytes());
+    }
+
+    pub fn spoil_disk(&mut self, node: usize, fault: u8) {
+        let what = ["disk-well", "disk-full", "disk-forgetful"][usize::from(fault)];
+        self.node_fault(node, what, "");
+        self.write_to("fault", node, &[fault]);
+    }
+
+    /// In place: servers have it mapped.
+    fn write_to(&self, file: &str, node: usize, bytes: &[u8]) {
+        let path = self.dir.path().join(format!("{file}-{node}"));
+        let file = File::options().write(true).open(path);
+        let written = file.and_then(|file| file.write_all_at(bytes, 0));
+        written.expect("a file of its own");
+    }
+
+    /// A server that has ended, with its disk, is started again with what it kept.
+    pub fn revive(&mut self, node: usize) {
+        self.kill(node, "");
+        self.restart(node);
     }
 
     pub fn flush(&mut self, node: usize) {
         self.node_fault(node, "flushed", "lost");
-        self.nodes[node].server.command(&["FLUSHALL"]);
+        self.nodes[node].server.redis().command(&["FLUSHALL"]);
     }
 
     /// A replica that is up to date now.
@@ -531,7 +691,9 @@ impl Stage {
     pub fn fail_over(&mut self, node: usize) {
         self.node_fault(node, "failed-over", "lost");
         let node = &mut self.nodes[node];
-        node.server.kill();
+        if let Service::Redis(server) = &mut node.server {
+            server.kill();
+        }
         if let Some((replica, _)) = &node.replica {
             replica.command(&["REPLICAOF", "NO", "ONE"]);
             node.relay.lead_to(replica.port());
@@ -545,15 +707,7 @@ impl Stage {
     pub fn finish(mut self) -> Vec<Event> {
         std::thread::sleep(SETTLING);
         for number in 0..self.nodes.len() {
-            let node = &self.nodes[number];
-            let server = node
-                .replica
-                .as_ref()
-                .map_or(&node.server, |(replica, _)| replica);
-            if server.pid() == 0 {
-                continue;
-            }
-            for (key, ttl) in keys(server) {
+            for (key, ttl) in self.keys_on(number) {
                 let event = self.event("-", "key").with("node", number);
                 self.events.push(event.with("key", key).with("pttl", ttl));
             }
@@ -562,6 +716,51 @@ impl Stage {
         self.events.push(end);
         self.events
     }
+
+    fn keys_on(&self, number: usize) -> Vec<(String, i64)> {
+        let node = &self.nodes[number];
+        match (&node.server, &node.replica) {
+            (_, Some((replica, _))) => keys(replica),
+            (Service::Redis(server), None) if server.pid() == 0 => Vec::new(),
+            (Service::Redis(server), None) => keys(server),
+            // All members have the same keys.
+            (Service::Member(member), None) if member.leads() == Some(true) => member.keys(),
+            (Service::Member(_), None) => Vec::new(),
+        }
+    }
+}
+
+/// The node that is another program in some scenario, and that is killed where all are alike.
+pub const OTHER: usize = 2;
+
+/// For a server whose clock and disk can be spoilt, by files of this directory.
+fn spoils(contender: &Contender, dir: &Path, number: usize) -> Variables {
+    let (Some(clock), Some(disk)) = (&contender.clock, &contender.disk) else {
+        return Variables::new();
+    };
+    let file = |name: &str| dir.join(format!("{name}-{number}"));
+    let (offset, fault) = (file("offset"), file("fault"));
+    let made = std::fs::write(&offset, [0; 8]).and_then(|()| std::fs::write(&fault, [WELL]));
+    made.expect("files of its own");
+    vec![
+        ("LD_PRELOAD", format!("{clock}:{disk}").into()),
+        ("CLOCK_OFFSET", offset),
+        ("DISK_FAULT", fault),
+    ]
+}
+
+fn start_ensemble(system: System, variables: &[Variables]) -> (Vec<Node>, Vec<Way>) {
+    let (mut members, ways) = ensemble::new(system, variables.len());
+    for (member, variables) in members.iter_mut().zip(variables) {
+        member.set_variables(variables);
+    }
+    ensemble::begin(&mut members);
+    let node = |member: Member| Node {
+        relay: Relay::to(member.port()),
+        server: Service::Member(member),
+        replica: None,
+    };
+    (members.into_iter().map(node).collect(), ways)
 }
 
 /// Options of a server that has a certificate of its own making.
@@ -593,23 +792,31 @@ fn make_certificate(dir: &Path) -> Vec<String> {
     args.into_iter().flatten().map(str::to_owned).collect()
 }
 
-fn start_node(args: &[&str], certificate: Option<&[String]>) -> Node {
-    let Some(certificate) = certificate else {
-        let server = Server::with_args(args);
-        return Node {
-            relay: Relay::to(server.port()),
-            server,
-            replica: None,
-        };
-    };
-    let port = free_port();
-    let number = port.to_string();
-    let mut all = vec!["--tls-port", &number];
-    all.extend(certificate.iter().map(String::as_str));
+fn start_node(args: &[&str], variables: &Variables, certificate: Option<&[String]>) -> Node {
+    let borrowed: Vec<(&str, &Path)> = variables
+        .iter()
+        .map(|(name, value)| (*name, value.as_path()))
+        .collect();
+    let port = certificate.map(|_| free_port());
+    let number = port.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut all = Vec::new();
+    if let Some(certificate) = certificate {
+        all.extend(["--tls-port", &number]);
+        all.extend(certificate.iter().map(String::as_str));
+    }
     all.extend(args);
+    let server = match variables.is_empty() {
+        true => Server::with_args(&all),
+        false => {
+            let mut server = Server::with_variables(&borrowed);
+            server.set_args(&all);
+            server.restart();
+            server
+        }
+    };
     Node {
-        server: Server::with_args(&all),
-        relay: Relay::to(port.number()),
+        relay: Relay::to(port.map_or(server.port(), |port| port.number())),
+        server: Service::Redis(server),
         replica: None,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::check::{Kind, Verdict, judge};
+use crate::figures::{self, Figures, figures};
 use crate::history::{Event, scenarios};
 
 /// What was found in one contender's history.
@@ -12,6 +13,7 @@ pub struct Column {
     pub library: String,
     pub nodes: u64,
     pub verdicts: BTreeMap<String, Verdict>,
+    pub figures: Figures,
 }
 
 pub fn column(history: &[Event]) -> Column {
@@ -20,6 +22,7 @@ pub fn column(history: &[Event]) -> Column {
         library: String::new(),
         nodes: 0,
         verdicts: BTreeMap::new(),
+        figures: figures(history),
     };
     for part in scenarios(history) {
         let head = &part[0];
@@ -122,6 +125,15 @@ pub fn summary(columns: &[Column]) -> String {
         let _ = writeln!(text, "| {} |", column.late_write());
     }
     text
+}
+
+/// How long what takes.
+pub fn times(columns: &[Column]) -> String {
+    figures::markdown(
+        columns
+            .iter()
+            .map(|column| (column.library_and_variant(), &column.figures)),
+    )
 }
 
 impl Column {

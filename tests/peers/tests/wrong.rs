@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use redlock_peers::check::{Kind, Verdict, judge};
-use redlock_peers::{contenders, schedule};
+use redlock_peers::{contenders, meet, schedule};
 
 fn played(contender: &str, scenario: &str) -> Verdict {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -91,4 +91,19 @@ fn nothing_is_found_where_nothing_is_wrong() {
         let verdict = played("wrong-extend", scenario);
         assert!(verdict.findings.is_empty(), "{scenario}: {verdict:?}");
     }
+}
+
+#[test]
+fn a_library_that_respects_no_lock_is_found_where_it_meets_one() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let build = |name: &str| contenders::prepare(name, &target.join(name)).expect("it is built");
+    let found = meet::all(&[
+        build("ours"),
+        build("wrong-blind-release"),
+        build("wrong-no-lock"),
+    ]);
+    let found = found.expect("all of them begin");
+    let well = |row: usize, column: usize| found.rows[row][column] == meet::Met::Well;
+    assert!(well(0, 0), "{}", found.faults());
+    assert!(!well(0, 2) && !found.is_well(), "{}", found.faults());
 }

@@ -48,6 +48,6 @@ def speak(ready, contender):
         word, more = said if isinstance(said, tuple) else (said, "")
         if isinstance(more, (int, float)):
             more = "left=%d" % max(0, more * 1e6)
-        elif more and not more.startswith("number="):
+        elif more and not more.startswith(("number=", "left=")):
             more = "text=" + " ".join(more.split())
         say("%s begin=%d end=%d %s" % (word, begin, end, more))
