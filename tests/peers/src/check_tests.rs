@@ -111,6 +111,9 @@ fn a_grant_after_the_ttl_is_found_by_itself() {
     assert_eq!(kinds(&text("18446744073709550615000")), [Kind::GrantedLate]);
     assert_eq!(kinds(&text("250000")), [], "after a wait");
     assert_eq!(kinds(&text("0")), [], "it says that nothing is left");
+    let leased = format!("0 a ready wait=- leased=yes\n{}", text("kept"));
+    assert_eq!(kinds(&text("kept")), [Kind::GrantedLate]);
+    assert_eq!(kinds(&leased), [], "it was renewed meanwhile");
 }
 
 const BOTH_READ: &str = "1 a read name=x\n2 b read name=x\n";

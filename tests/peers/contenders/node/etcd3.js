@@ -6,7 +6,7 @@ const { speak, gone, held, busy, lost } = require('./speak');
 const client = new Etcd3({ hosts: process.env.NODES.split(',').map((node) => `http://${node}`) });
 const locks = new Map();
 
-speak('library=etcd3(npm) version=1.1.2 wait=0', {
+speak('library=etcd3(npm) version=1.1.2 wait=0 leased=yes', {
   async acquire(name, ttl) {
     const lock = client.lock(name).ttl(Math.ceil(ttl / 1000));
     try {

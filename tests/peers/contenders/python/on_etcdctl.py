@@ -73,4 +73,4 @@ class Contender:
         return ("failed", errors) if errors else ("lost", "no key")
 
 
-speak.speak("library=etcdctl version=3.4.23 wait=given", Contender())
+speak.speak("library=etcdctl version=3.4.23 wait=given leased=yes", Contender())

@@ -67,4 +67,4 @@ class Contender:
         return "ok", "number=%d" % stat.czxid
 
 
-speak.speak("library=kazoo version=2.11.0 wait=given", Contender())
+speak.speak("library=kazoo version=2.11.0 wait=given leased=yes", Contender())
