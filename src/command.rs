@@ -8,8 +8,9 @@ pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, held_for, kind};
 use crate::ops::{list, seen};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;
 pub use crate::settings::environment::{
-    DEFAULT_FILE, Environment, LONGEST_FILE, LONGEST_TIME, NODES, NODES_FILE, parse_time,
+    DEFAULT_FILE, Environment, LONGEST_FILE, NODES, NODES_FILE,
 };
+pub use crate::settings::time::{LONGEST_TIME, parse_time};
 use crate::values::label::Label;
 use crate::{Error, Finding, Inspection, Listing, Redlock, Report};
 

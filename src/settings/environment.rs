@@ -11,6 +11,7 @@ use crate::settings::into_node;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::node_list;
 use crate::settings::options::Options;
+use crate::settings::time::parse_time;
 use crate::settings::tls::Tls;
 use crate::values::config_error::ConfigError;
 
@@ -22,9 +23,6 @@ pub const NODES_FILE: &str = "REDLOCK_NODES_FILE";
 pub const DEFAULT_FILE: &str = "/etc/redlock/nodes";
 /// The maximum length of a file. Sixty-four nodes need less.
 pub const LONGEST_FILE: usize = 1 << 20;
-
-/// The longest time that can be given.
-pub const LONGEST_TIME: Duration = Duration::from_secs(36_500 * 86_400);
 
 /// The value of a variable, or of the flag that goes before it, and the name of which of the two has it.
 type Given = Option<(&'static str, OsString)>;
@@ -71,30 +69,6 @@ fn of_process<T>(ask: impl FnOnce(&Environment<'_>) -> T) -> T {
         default_file: Path::new(DEFAULT_FILE),
         flags: false,
     })
-}
-
-/// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
-///
-/// # Errors
-///
-/// How times are written.
-pub fn parse_time(text: &str) -> Result<Duration, &'static str> {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text.get(number.len()..).unwrap_or_default() {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err("its unit must be ms, s, m, h or d"),
-    };
-    let digits = number
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
-    let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
-    time.filter(|time| *time <= LONGEST_TIME)
-        .ok_or("it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d")
 }
 
 /// Reads a file. Not a pipe, whose writer may take its time.

@@ -10,7 +10,7 @@
 //! - `sentinel_url`, `cluster_url`: the URLs of a set that sentinels watch, and of a Redis Cluster
 //! - `node_address`: the address of a node
 //! - `into_node`: conversions into node addresses (`node_list`: several URLs in one text)
-//! - `environment`: nodes and options in variables and files
+//! - `environment`: nodes and options in variables and files (`time`: times in them)
 
 pub(crate) mod cluster_url;
 pub(crate) mod credentials;
@@ -22,6 +22,8 @@ pub(crate) mod node_address;
 pub(crate) mod node_list;
 pub(crate) mod options;
 pub(crate) mod sentinel_url;
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
+pub(crate) mod time;
 pub(crate) mod tls;
 pub(crate) mod url;
 pub(crate) mod url_parameters;
