@@ -12,6 +12,7 @@ use crate::lock::redlock::{Redlock, checked};
 use crate::net::place::directory::Place;
 use crate::ops::interview::ask;
 use crate::ops::query::MOST_AWAY;
+use crate::ops::replicas;
 use crate::ops::report::{NodeFacts, Report};
 use crate::ops::rules::codes::table_of_codes;
 use crate::ops::rules::coverage;
@@ -90,17 +91,20 @@ impl Redlock {
             guard,
         };
         let mut away = 0;
-        for (places, probe) in self.shards(probe) {
+        let shards = self.shards(probe);
+        for (places, probe) in &shards {
             let not_asked = |place| NodeFacts(facts(place, Err(Cause::NotAsked)));
-            let key = Key::new(probe, Token::random().map_err(Error::Random)?, None)
+            let key = Key::new(probe.clone(), Token::random().map_err(Error::Random)?, None)
                 .of_kind(kind.clone());
             let shard: Vec<NodeFacts> = match away < MOST_AWAY {
-                true => self.facts(&places, key.sent_to(NodeSet::ALL), ttl),
+                true => self.facts(places, key.sent_to(NodeSet::ALL), ttl),
                 false => places.iter().map(not_asked).collect(),
             };
             away += usize::from(shard.iter().any(|node| node.said().is_none()));
             report.shards.push(shard);
         }
+        let masters = shards.iter().flat_map(|(places, _)| places);
+        self.replicas(&mut report, masters);
         self.clusters(&mut report);
         report.number();
         report.judge(None);
@@ -149,7 +153,6 @@ impl Redlock {
         let in_cluster = places.iter().any(Place::is_in_cluster);
         let tagged = in_cluster.then(|| name_in(places, WITNESS, &prefix));
         let witness = tagged.flatten().unwrap_or_else(|| WITNESS.to_vec());
-        let lock = prefix.key(&key.resource).to_vec();
         let answers = self.query(places, QUESTIONS, move |query| {
             let witness = guarded.then_some(&witness[..]);
             ask(query, (witness, in_cluster), (&key, &prefix), ttl)
@@ -165,16 +168,31 @@ impl Redlock {
                     said.map(|said| said.needs).unwrap_or_default(),
                 );
             }
-            let said = facts.said.as_ref().ok();
-            if let Some(info) = said.and_then(|said| said.info.as_ref().ok()) {
-                let found = self.rights_on_replicas(place, info, &lock);
-                facts.remarks.extend(found);
-            }
             facts.default_guard = default_guard.filter(|_| place.is_set());
             facts.in_cluster = place.is_in_cluster();
             NodeFacts(facts)
         });
         nodes.collect()
+    }
+
+    /// Adds the remarks about the replicas of these masters, which are those of the report.
+    fn replicas<'a>(&self, report: &mut Report, masters: impl Iterator<Item = &'a Place>) {
+        let lock = report.probe.clone();
+        let nodes = report.shards.iter_mut().flatten().zip(masters);
+        let (mut found, mut asked) = (Vec::new(), Vec::new());
+        for (NodeFacts(facts), place) in nodes {
+            let said = facts.said.as_ref().ok();
+            if let Some(info) = said.and_then(|said| said.info.as_ref().ok()) {
+                asked.push((place, replicas::of(info)));
+                found.push(&mut facts.remarks);
+            }
+        }
+        for (remarks, more) in found
+            .into_iter()
+            .zip(self.rights_on_replicas(&asked, &lock))
+        {
+            remarks.extend(more);
+        }
     }
 
     /// Adds the remarks about each Redis Cluster as a whole.

@@ -13,43 +13,60 @@ use crate::protocol::commands::slots::Endpoint;
 
 /// The maximum of replicas that are asked for each master.
 const MOST: usize = 8;
+/// How many servers are asked at a time: each has a thread.
+const AT_A_TIME: usize = 64;
 /// The time for all questions, in node timeouts.
 const QUESTIONS: u32 = 2;
 
 impl Redlock {
-    /// A remark for each replica of this master on which the user may not lock `key`. Replicas that cannot be reached from here are left out.
+    /// For each of these masters with their replicas, a remark for each replica on which the user may not lock `key`. All of
+    /// them are asked side by side, since those that cannot be reached from here take their time; they are left out.
     pub(crate) fn rights_on_replicas(
         &self,
-        master: &Place,
-        info: &ServerInfo,
+        masters: &[(&Place, Vec<Endpoint>)],
         key: &[u8],
-    ) -> Vec<Remark> {
-        let endpoints = endpoints(info).into_iter();
-        let replicas = endpoints.filter_map(|endpoint| master.replica(&endpoint));
-        let places: Vec<Place> = std::iter::once(master.clone()).chain(replicas).collect();
-        if places.len() == 1 {
-            return Vec::new();
+    ) -> Vec<Vec<Remark>> {
+        let set = |(master, replicas): &(&Place, Vec<Endpoint>)| -> Vec<Place> {
+            let replicas = replicas
+                .iter()
+                .filter_map(|replica| master.replica(replica));
+            let replicas: Vec<Place> = replicas.collect();
+            let master = (!replicas.is_empty()).then(|| (*master).clone());
+            master.into_iter().chain(replicas).collect()
+        };
+        let sets: Vec<Vec<Place>> = masters.iter().map(set).collect();
+        let all: Vec<Place> = sets.iter().flatten().cloned().collect();
+        let mut answers = Vec::new();
+        for places in all.chunks(AT_A_TIME) {
+            let key = key.to_vec();
+            answers.extend(self.query(places, QUESTIONS, move |query| refusals(query, &key)));
         }
-        let key = key.to_vec();
-        let answers = self.query(&places, QUESTIONS, move |query| refusals(query, &key));
-        let mut answers = places.iter().zip(answers);
-        let Some((_, Ok(by_master))) = answers.next() else {
-            return Vec::new();
-        };
-        let refused = answers.filter_map(|(replica, answer)| match answer {
-            Ok(refused) => Some((replica, refused_only_here(refused, &by_master)?)),
-            Err(cause) => concerns_user(&cause).then_some((replica, cause)),
-        });
-        let remark = |(replica, cause): (&Place, Cause)| {
-            let text = format!(
-                "users are not replicated, so create this one on each server: the replica {} would give no locks if it took over: {}",
-                replica.shown(),
-                cause.without_advice()
-            );
-            (Severity::Warning, Code::Rights, text)
-        };
-        refused.map(remark).collect()
+        let mut answers = answers.into_iter();
+        let remarks = |set: Vec<Place>| remarks(&set, answers.by_ref().take(set.len()));
+        sets.into_iter().map(remarks).collect()
     }
+}
+
+/// The remarks about a set, of which the master comes first.
+fn remarks(set: &[Place], answers: impl Iterator<Item = Result<Refused, Cause>>) -> Vec<Remark> {
+    let mut answers = set.iter().zip(answers);
+    let Some((_, by_master)) = answers.next() else {
+        return Vec::new();
+    };
+    let refused = answers.filter_map(|(replica, answer)| match (answer, &by_master) {
+        (_, Err(_)) => None,
+        (Ok(refused), Ok(by_master)) => Some((replica, refused_only_here(refused, by_master)?)),
+        (Err(cause), _) => concerns_user(&cause).then_some((replica, cause)),
+    });
+    let remark = |(replica, cause): (&Place, Cause)| {
+        let text = format!(
+            "users are not replicated, so create this one on each server: the replica {} would give no locks if it took over: {}",
+            replica.shown(),
+            cause.without_advice()
+        );
+        (Severity::Warning, Code::Rights, text)
+    };
+    refused.map(remark).collect()
 }
 
 fn concerns_user(cause: &Cause) -> bool {
@@ -85,7 +102,7 @@ fn refusals(query: &mut Query, key: &[u8]) -> Result<Refused, Cause> {
 }
 
 /// The replicas that are connected to a master, as its INFO names them.
-fn endpoints(info: &ServerInfo) -> Vec<Endpoint> {
+pub(crate) fn of(info: &ServerInfo) -> Vec<Endpoint> {
     let endpoint = |number: usize| {
         let replica = info.get(&format!("slave{number}"))?;
         let field = |name: &str| replica.split(',').find_map(|part| part.strip_prefix(name));
@@ -130,6 +147,6 @@ mod tests {
              slave3:ip=a,port=x\n",
         );
         let expected = [("10.0.0.2".to_owned(), 6379), ("::1".to_owned(), 7001)];
-        assert_eq!(endpoints(&info), expected);
+        assert_eq!(of(&info), expected);
     }
 }

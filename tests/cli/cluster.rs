@@ -5,6 +5,7 @@ use crate::operations::{command, run};
 use crate::support;
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use serde_json::Value;
 use support::clusters::{Cluster, Plan};
@@ -120,4 +121,37 @@ fn the_error_at_a_plain_url_of_a_cluster_shows_the_right_flag() {
     let (code, out, err) = run(&mut command(&url, &["doctor"]));
     assert_eq!(code, 1, "{out}{err}");
     assert!(out.contains("redis+cluster://"), "{out}{err}");
+}
+
+#[test]
+fn doctor_asks_the_replicas_of_all_masters_at_a_time() {
+    let cluster = Cluster::start();
+    let (masters, replicas) = cluster.nodes.split_at(3);
+    eventually("each master knows its replica", || {
+        let info = |server: &Server| server.info("replication", "slave0");
+        masters
+            .iter()
+            .all(|master| info(master).contains("state=online"))
+    });
+    // Their connections are accepted, and nothing answers.
+    for replica in replicas {
+        replica.stop();
+    }
+    let limit = [
+        "doctor",
+        "--json",
+        "--connect-timeout",
+        "4s",
+        "--node-timeout",
+        "4s",
+    ];
+    let began = Instant::now();
+    let (_, report) = json_of(&cluster.url(), &limit);
+    let took = began.elapsed();
+    for replica in replicas {
+        replica.resume();
+    }
+    assert_eq!(report["nodes"].as_array().unwrap().len(), 3, "{report}");
+    // One after the other they take 12 s.
+    assert!(took >= ms(4000) && took < ms(10_000), "{took:?}");
 }
