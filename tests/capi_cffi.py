@@ -68,7 +68,7 @@ out = ffi.new("redlock_lock_t **")
 ok(redlock.redlock_acquire_within(client, name, len(name), TTL, WAIT, out))
 lock = out[0]
 assert redlock.redlock_try_acquire(client, name, len(name), TTL, out) == redlock.REDLOCK_BUSY
-assert out[0] == ffi.NULL and "another has the lock" in last_error()
+assert out[0] == ffi.NULL and "this program itself has the lock" in last_error()
 holder, left, state = ffi.new("char[]", 100), ffi.new("uint64_t *"), ffi.new("int *")
 ok(redlock.redlock_inspect(client, name, len(name), holder, len(holder), left, state))
 assert state[0] == redlock.REDLOCK_STATE_HELD and 0 < left[0] <= TTL

@@ -65,12 +65,14 @@ impl Error {
         resource: &Arc<[u8]>,
         holder: Option<Label>,
         until: Option<Instant>,
+        is_own: bool,
     ) -> Error {
         let left = |end: Instant| end.checked_duration_since(clock::instant());
         Error::Busy(Busy {
             resource: resource.clone(),
             left: until.and_then(left).filter(|left| !left.is_zero()),
             holder,
+            is_own,
         })
     }
 

@@ -14,6 +14,7 @@ pub struct Busy {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) left: Option<Duration>,
     pub(crate) holder: Option<Label>,
+    pub(crate) is_own: bool,
 }
 
 impl Busy {
@@ -36,11 +37,25 @@ impl Busy {
     pub fn holder(&self) -> Option<&str> {
         self.holder.as_ref().map(Label::as_str)
     }
+
+    /// Whether this program itself has the lock: a [`Lock`](crate::Lock) of this name, acquired by the same
+    /// [`Redlock`](crate::Redlock) or a clone of it, was neither released nor dropped. No node is asked for that. A thread
+    /// that enters its own lock again needs [`Reentrant`](crate::Reentrant).
+    ///
+    /// False does not show that another program has it: only plain locks are looked for, and of very many locks some are
+    /// not found.
+    pub fn is_own(&self) -> bool {
+        self.is_own
+    }
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "another has the lock {}", Shown(&self.resource))?;
+        let who = match self.is_own {
+            true => "this program itself",
+            false => "another",
+        };
+        write!(f, "{who} has the lock {}", Shown(&self.resource))?;
         if let Some(label) = self.holder() {
             write!(f, ": {label}")?;
         }
@@ -251,7 +266,7 @@ mod tests {
 
     fn busy(name: &Arc<[u8]>, label: Option<&str>, left: Option<Duration>) -> Error {
         let until = left.map(|left| clock::instant() + left);
-        Error::busy(name, label.and_then(Label::new), until)
+        Error::busy(name, label.and_then(Label::new), until, false)
     }
 
     #[test]

@@ -163,10 +163,11 @@ impl<'a> Acquirer<'a> {
 
     fn error(&self, ended: Ended) -> Error {
         match ended {
-            Ended::Failed(WaitFailure::Busy(Some(holder))) => {
-                Error::busy(self.resource, holder.label, holder.until)
+            Ended::Failed(WaitFailure::Busy(known)) => {
+                let is_own = self.route.waiting.held_here.is_own(self.resource);
+                let (label, until) = known.map_or((None, None), |known| (known.label, known.until));
+                Error::busy(self.resource, label, until, is_own)
             }
-            Ended::Failed(WaitFailure::Busy(None)) => Error::busy(self.resource, None, None),
             Ended::Failed(WaitFailure::TooSlow) => self.too_slow(),
             Ended::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
             Ended::Cancelled => Error::cancelled(self.resource),

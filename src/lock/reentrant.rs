@@ -38,7 +38,7 @@ impl HeldByThread {
         let lock = self
             .lock
             .try_borrow()
-            .map_err(|_| Error::busy(&self.resource, None, None))?;
+            .map_err(|_| Error::busy(&self.resource, None, None, true))?;
         lock.as_ref()
             .map(ask)
             .ok_or_else(|| Error::lost(&self.resource, LostReason::Released))
@@ -292,7 +292,7 @@ impl ReentrantLock {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
             // A logger or an observer uses the lock while it is being extended.
-            Err(_) => Err(Error::busy(&self.held.resource, None, None)),
+            Err(_) => Err(Error::busy(&self.held.resource, None, None, true)),
             Ok(None) => Err(Error::lost(&self.held.resource, LostReason::Released)),
         }
     }

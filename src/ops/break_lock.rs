@@ -127,7 +127,7 @@ mod tests {
             let (holder, _) = state.holders().next().unwrap();
             assert!(redlock.break_lock(&name, holder).unwrap());
             assert!(!redlock.break_lock(&name, holder).unwrap());
-            let held = redlock.route(&name).waiting.held_here.count(&name);
+            let held = redlock.route(&name).waiting.held_here.counted(&name);
             assert_eq!(held, 0, "{lockable:?}");
             drop(lock);
         }

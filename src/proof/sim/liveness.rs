@@ -246,7 +246,7 @@ impl World {
             for of in 0..RESOURCES {
                 let tokens = client.threads.iter().filter_map(Thread::uses);
                 let holds = tokens.filter(|token| is(of, *token)).count();
-                let count = client.held_here.count(&[of]) as usize;
+                let count = client.held_here.counted(&[of]) as usize;
                 if count != holds {
                     return Some(format!(
                         "client {c}: {of} counts as held {count} times, not {holds}"

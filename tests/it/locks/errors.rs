@@ -181,3 +181,31 @@ fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_fre
         lock.release().unwrap();
     }
 }
+
+#[test]
+fn a_lock_that_this_program_holds_itself_is_reported_as_its_own() {
+    let servers = Server::several(3);
+    let (redlock, other) = (connected(&servers), connected(&servers));
+    let at_once = |redlock: &Redlock| busy(redlock.acquire_within("a", TTL, ms(0)));
+    let lock = take(&redlock, "a");
+    let error = at_once(&redlock.clone());
+    assert!(error.is_own());
+    assert_eq!(error.to_string(), "this program itself has the lock \"a\"");
+    let error = waits(&redlock);
+    let text = error.to_string();
+    assert!(
+        error.is_own() && text.starts_with("this program itself has the lock \"a\", for "),
+        "{text}"
+    );
+    // Another lock of this program is none of its business, nor is this one for another client.
+    let beside = take(&redlock, "b");
+    assert!(at_once(&redlock).is_own() && !at_once(&other).is_own());
+    lock.release().unwrap();
+    let lock = take(&other, "a");
+    assert!(!at_once(&redlock).is_own() && !waits(&redlock).is_own());
+    lock.release().unwrap();
+    // A lock that was left has no holder.
+    take(&redlock, "a").leak_for(TTL / 2).unwrap();
+    assert!(!at_once(&redlock).is_own());
+    beside.release().unwrap();
+}
