@@ -326,7 +326,8 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 /* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
    NUL, empty if there is no holder, and may be NULL. Each reader and each permit has a line, such as
-   "1a2b3c4d (web-2:4711) in slot 2". `left_ms` is how long the state lasts, if nothing else happens:
+   "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder has given the lock up and left it for a time
+   (redlock_lock_leak_for()). `left_ms` is how long the state lasts, if nothing else happens:
    0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
    nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
@@ -336,7 +337,7 @@ int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *
 /* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
    a finding's advice names options as they are here.
    `json` gets the document with its NUL, and `needed` how many bytes that takes; 0 if there is none. A document of a lock
-   with one holder has about 250 bytes for each node; each reader and each permit takes about 100 more.
+   with one holder has about 300 bytes for each node; each reader and each permit takes about 100 more.
    CONFIG: also if it does not fit into `cap` bytes. Then `json` is empty; call again with room for `needed` and some more,
    which asks the nodes again. */
 int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *json, size_t cap, size_t *needed);

@@ -517,7 +517,7 @@ static void acquire_ask_extend_release(redlock_t *redlock)
 
     other = lock;
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &other));
-    CHECK(other == NULL && last_error_has("another has the lock \"a\""));
+    CHECK(other == NULL && last_error_has("this program itself has the lock \"a\""));
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 0, &other));
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 20, &other));
     left = 3;
@@ -657,7 +657,7 @@ static void on_event(const redlock_event_t *event, void *user)
         add(&events->wrong, event->attempts < 1 || event->why != 0 || event->time_us == 0);
         break;
     case REDLOCK_EVENT_NOT_ACQUIRED:
-        add(&events->busy, event->why == REDLOCK_BUSY && strstr(event->text, "another has the lock") != NULL);
+        add(&events->busy, event->why == REDLOCK_BUSY && strstr(event->text, " has the lock") != NULL);
         add(&events->unavailable, event->why == REDLOCK_UNAVAILABLE && event->text[0] != 0);
         break;
     case REDLOCK_EVENT_EXTENDED:
@@ -742,7 +742,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     char text[400], json[20000];
     uint64_t left = 0;
     size_t needed;
-    int state = -1, fit = -1;
+    int state = -1, fit = -1, broken = -1;
 
     IS(REDLOCK_CONFIG, redlock_set_label(NULL, label));
     IS(REDLOCK_CONFIG, redlock_set_label(labelled, "a\nb"));
@@ -773,7 +773,13 @@ static void labels_and_what_is_shown(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_check_json(NULL, "probe", 5, json, sizeof json, &needed));
     OK(redlock_check_json(labelled, "probe", 5, json, sizeof json, &needed));
     CHECK(needed == strlen(json) + 1 && strstr(json, "\"fit\":true") != NULL);
-    OK(redlock_lock_release(lock));
+    OK(redlock_lock_leak_for(lock, TTL / 2));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_HELD && strstr(text, " (web-2:4711), left") != NULL);
+    OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
+    CHECK(strstr(json, "\"has_left\":true") != NULL);
+    OK(redlock_break_lock(labelled, "shown", 5, text, &broken));
+    CHECK(broken == 1);
     OK(redlock_set_label(labelled, NULL));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));

@@ -25,7 +25,9 @@ impl Lock {
     ///
     /// The lock is shortened on the nodes, never prolonged: if less than `time` is left, it ends with its ttl. How long
     /// it lasts on the nodes is measured by their clocks. With a `time` of zero it is released. Waits for a majority to
-    /// confirm that, as [`release`](Lock::release) does.
+    /// confirm that, as [`release`](Lock::release) does, unless its ttl ends no later. Until it ends,
+    /// [`inspect`](crate::Redlock::inspect) and [`list`](crate::Redlock::list) show that its
+    /// [holder has left it](crate::Holder::has_left).
     ///
     /// # Errors
     ///
@@ -60,12 +62,15 @@ impl Lock {
             return self.found_lost(reason);
         }
         let shortening = self.lease().shortening(time, Point::now());
-        let Some(op) = shortening else {
-            self.ended(Ending::Leaked);
-            return Ok(());
-        };
-        let answer = self.route.run(op);
-        self.conclude(answer, LEFT)
+        let shortens = shortening.as_ref().is_some_and(|op| !op.only_write);
+        let answer = shortening.map(|op| self.route.run(op));
+        match answer.filter(|_| shortens) {
+            Some(answer) => self.conclude(answer, LEFT),
+            None => {
+                self.ended(Ending::Leaked);
+                Ok(())
+            }
+        }
     }
 
     /// Stops counting the lock as held here.

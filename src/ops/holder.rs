@@ -7,7 +7,8 @@ use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
 /// fingerprint, the label if there is one, and the holder's part if that is not the whole lock:
-/// `3fa9c1d2 (web-3:4711)`, `3fa9c1d2 (web-3:4711) in slot 2`, `3fa9c1d2 (web-3:4711) reading`.
+/// `3fa9c1d2 (web-3:4711)`, `3fa9c1d2 (web-3:4711) in slot 2`, `3fa9c1d2 (web-3:4711) reading`. Behind that is `, left` if
+/// the holder [has left it](Holder::has_left).
 #[derive(Clone)]
 pub struct Holder {
     token: Token,
@@ -43,12 +44,11 @@ impl Holder {
         }
     }
 
-    /// Takes over the time that another node has for the same holder. A process that goes on with another's lock does
-    /// not know it, and sets the lock without it on a node that has lost it.
+    /// Takes over what another node has for the same holder. A process that goes on with another's lock does not know the
+    /// time, and sets the lock without it on a node that has lost it; and a holder may have left the lock while a node was
+    /// away.
     pub(crate) fn complete(&mut self, other: &Holder) {
-        if self.since().is_none() {
-            self.since = other.since;
-        }
+        self.since = self.since.and(other.since);
     }
 
     pub(crate) fn token(&self) -> &Token {
@@ -82,6 +82,13 @@ impl Holder {
         self.since.time()
     }
 
+    /// Whether the holder has given the lock up, and left it for a time, by [`leak_for`](crate::Lock::leak_for) or the
+    /// command's `--at-least`. Then nothing is under way: the lock ends when its time is over. Nodes that [run no
+    /// scripts](crate::guide::operations#services-that-lack-commands) do not note it.
+    pub fn has_left(&self) -> bool {
+        self.since.is_given_up()
+    }
+
     /// The permit of a [semaphore](crate::Redlock::semaphore) that it has, as in [`Lock::slot`](crate::Lock::slot).
     /// `None`: the lock is no semaphore.
     pub fn slot(&self) -> Option<u32> {
@@ -113,9 +120,13 @@ impl fmt::Display for Holder {
             write!(f, " ({})", label.as_str())?;
         }
         match self.role {
-            ValueRole::Lock => Ok(()),
-            ValueRole::Reader => f.write_str(" reading"),
-            ValueRole::Permit(slot) => write!(f, " in slot {slot}"),
+            ValueRole::Lock => {}
+            ValueRole::Reader => f.write_str(" reading")?,
+            ValueRole::Permit(slot) => write!(f, " in slot {slot}")?,
+        }
+        match self.has_left() {
+            true => f.write_str(", left"),
+            false => Ok(()),
         }
     }
 }

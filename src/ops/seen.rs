@@ -28,9 +28,10 @@ pub fn kind(holder: &Holder) -> &'static str {
     }
 }
 
-/// How long a holder has had its lock, in whole seconds.
+/// How long a holder has had its lock, in whole seconds. `None` also if it has left it.
 pub fn held_for(holder: &Holder) -> Option<Duration> {
-    let held = clock::wall().duration_since(holder.since()?);
+    let since = holder.since().filter(|_| !holder.has_left())?;
+    let held = clock::wall().duration_since(since);
     Some(Duration::from_secs(held.unwrap_or_default().as_secs()))
 }
 
@@ -111,12 +112,14 @@ impl<'a> Seen<'a> {
                 ("slot", holder.slot().into()),
                 ("remaining_ms", left.map(milliseconds).into()),
                 ("held_s", held_for(holder).map(|time| time.as_secs()).into()),
+                ("has_left", holder.has_left().into()),
             ])
         };
         let only = self.holders.first().filter(|_| self.kind == Some(LOCK));
         let fingerprint = only.map(|(holder, _)| holder.fingerprint().to_string());
         let label = only.and_then(|(holder, _)| holder.label());
         let held = only.and_then(|(holder, _)| held_for(holder));
+        let has_left = only.map(|(holder, _)| holder.has_left());
         vec![
             ("state", self.word.into()),
             ("kind", self.kind.into()),
@@ -127,6 +130,7 @@ impl<'a> Seen<'a> {
                 self.remaining.flatten().map(milliseconds).into(),
             ),
             ("held_s", held.map(|time| time.as_secs()).into()),
+            ("has_left", has_left.map_or(Json::Null, Json::from)),
             ("holders", self.holders.iter().map(holder).collect()),
         ]
     }

@@ -16,7 +16,8 @@ pub(crate) const MARK: &[u8] = b"\0redlock:";
 pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Since::LENGTH + Label::MAX;
 
 /// When a lock was acquired, by the wall clock of its holder, for people: no decision depends on it. In whole seconds
-/// since 1970; zeros if the time is not known.
+/// since 1970; zeros if the time is not known. Servers set the first bit once the holder has given the lock up, and left
+/// it for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Since([u8; Since::LENGTH]);
 
@@ -25,6 +26,7 @@ impl Since {
     pub(crate) const UNKNOWN: Since = Since([0; Since::LENGTH]);
     /// The year 2025. An earlier time is that of a clock that was never set.
     const EARLIEST: u64 = 1_735_689_600;
+    const GIVEN_UP: u8 = 1 << 7;
 
     pub(crate) fn of(wall: SystemTime) -> Since {
         let seconds = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -34,9 +36,27 @@ impl Since {
 
     pub(crate) fn time(self) -> Option<SystemTime> {
         let [a, b, c, d, e] = self.0;
-        let seconds = u64::from_be_bytes([0, 0, 0, a, b, c, d, e]);
+        let seconds = u64::from_be_bytes([0, 0, 0, a & !Since::GIVEN_UP, b, c, d, e]);
         let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         time.filter(|_| seconds >= Since::EARLIEST)
+    }
+
+    /// Whether the holder has given the lock up, and left it for a time.
+    pub(crate) fn is_given_up(self) -> bool {
+        self.0
+            .first()
+            .is_some_and(|first| first & Since::GIVEN_UP != 0)
+    }
+
+    /// The time that two nodes have for one holder, taken together: either may lack a part of it.
+    pub(crate) fn and(self, other: Since) -> Since {
+        let mut both = if self.time().is_some() { self } else { other };
+        if let Some(first) = both.0.first_mut()
+            && (self.is_given_up() || other.is_given_up())
+        {
+            *first |= Since::GIVEN_UP;
+        }
+        both
     }
 }
 
@@ -108,6 +128,22 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
         since,
         label,
     })
+}
+
+/// The value of a lock that its holder leaves for a time, as the scripts change it.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn given_up(value: &[u8]) -> Vec<u8> {
+    let mut value = value.to_vec();
+    let rest = value.get_mut(TOKEN..).unwrap_or_default();
+    if let Some((MARK, behind)) = rest
+        .split_at_mut_checked(MARK.len())
+        .map(|(mark, behind)| (&*mark, behind))
+        && behind.len() >= Since::LENGTH
+        && let Some(first) = behind.first_mut()
+    {
+        *first |= Since::GIVEN_UP;
+    }
+    value
 }
 
 /// The bytes of the label in a value, which may be any string.
@@ -222,6 +258,37 @@ mod tests {
         }
         assert_eq!(Since::of(UNIX_EPOCH - Duration::from_secs(1)), at(0));
         assert_eq!(Since::UNKNOWN, at(0));
+    }
+
+    #[test]
+    fn a_value_has_a_bit_for_a_holder_that_has_given_its_lock_up() {
+        let token = Token::from_bytes([0xA7; TOKEN]);
+        let label = Label::parse(b"web-3:4711");
+        for label in [label.as_ref(), None] {
+            let held = pack(&token, at(TODAY), label);
+            let left = given_up(&held);
+            assert_eq!(given_up(&left), left);
+            let [held, left] = [&held[..], &left].map(|value| parse(value, value.len()).unwrap());
+            assert!(!held.since.is_given_up() && left.since.is_given_up());
+            assert_eq!(left.since.time(), held.since.time());
+            assert_eq!((left.token, left.label), (held.token, held.label));
+            // Nodes that were away, and those on which a process set it that does not know the time.
+            let unknown = Since::UNKNOWN;
+            for (one, other, both) in [
+                (held.since, left.since, left.since),
+                (left.since, held.since, left.since),
+                (unknown, left.since, left.since),
+                (left.since, unknown, left.since),
+                (held.since, unknown, held.since),
+                (unknown, unknown, unknown),
+            ] {
+                assert_eq!(one.and(other), both);
+            }
+        }
+        // A bare token has no place for it, nor has other data.
+        for value in [&[0xA7; TOKEN][..], b"", &[0xA7; 40], &[0xA7; 19]] {
+            assert_eq!(given_up(value), value);
+        }
     }
 
     #[test]

@@ -121,6 +121,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     let (code, seen) = json_of(&servers, &["inspect", "--json", "a"]);
     assert_eq!(code, 0);
     let of_all = [
+        "has_left",
         "held_s",
         "holder",
         "holders",
@@ -136,6 +137,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     let of_one = [
         "address",
         "error",
+        "has_left",
         "held_s",
         "holder",
         "holders",
@@ -800,6 +802,7 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
     assert_eq!(keys(&list), ["failed", "locks", "prefix"]);
     let lock = |lock: &Value| {
         let of_one = [
+            "has_left",
             "held_s",
             "holder",
             "kind",
@@ -933,6 +936,77 @@ fn what_is_held_or_waited_for_too_long_is_found_for_monitors() {
         lock.release().unwrap();
         waiter.join().unwrap().unwrap().release().unwrap();
     });
+}
+
+#[test]
+fn what_is_left_for_a_time_is_shown_as_left_and_not_as_held() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let hour = 60 * TTL;
+    held_on_all(&redlock, &servers, "a")
+        .leak_for(TTL / 2)
+        .unwrap();
+    let writer = redlock.write_lock("w").unwrap();
+    writer.acquire(TTL).unwrap().leak_for(TTL / 2).unwrap();
+    let pool = redlock.semaphore("s", 3).unwrap();
+    pool.acquire(TTL).unwrap().leak_for(TTL / 2).unwrap();
+    // No shorter than the ttl: the nodes note it all the same.
+    let reader = redlock.read_lock("r").unwrap();
+    reader.acquire(TTL).unwrap().leak_for(hour).unwrap();
+    for (arguments, name) in [
+        (["run", "--at-least", "1h"], "job"),
+        (["run", "--at-least", "5s"], "short"),
+        (["throttle", "--every", "1h"], "event"),
+    ] {
+        let ended = says(&servers, &[&arguments[..], &[name, "true"]].concat());
+        assert_eq!((ended.0, &*ended.2), (0, ""), "{name}");
+    }
+    // One that was leaked may have gone on to another process.
+    take(&redlock, "b").leak();
+
+    for name in ["a", "w", "s", "r", "job", "short", "event"] {
+        eventually(&format!("{name} is left on all"), || {
+            let (_, seen) = json_of(&servers, &["inspect", "--json", name]);
+            let mut nodes = seen["nodes"].as_array().unwrap().iter();
+            nodes.all(|node| node["holders"][0]["has_left"] == true)
+        });
+        let (code, seen) = json_of(&servers, &["inspect", "--json", name]);
+        let holder = &seen["holders"][0];
+        assert_eq!(
+            (code, &seen["state"], &holder["held_s"]),
+            (0, &json!("held"), &Value::Null)
+        );
+        let plain = seen["kind"] == "lock";
+        let left = if plain {
+            Value::Bool(true)
+        } else {
+            Value::Null
+        };
+        assert_eq!(seen["has_left"], left, "{name}");
+        let text = says(&servers, &["inspect", name]).1;
+        let expected = if plain { ": left by " } else { ", left, for " };
+        assert!(
+            text.contains(expected) && text.contains("  left  "),
+            "{text}"
+        );
+        assert!(!text.contains("held by 3"), "{text}");
+    }
+    let (_, seen) = json_of(&servers, &["inspect", "--json", "b"]);
+    assert_eq!(seen["has_left"], false, "{seen}");
+
+    // Nothing is under way there, so nothing is old.
+    eventually("b is old", || {
+        let stuck = listed(&servers, &["--stuck", "--older", "500ms"]);
+        (stuck.0, stuck.1) == (1, vec!["b 3 old".to_owned()])
+    });
+    let (_, text, _) = says(&servers, &["run", "-n", "-v", "a", "true"]);
+    assert_eq!(text, "");
+    let (_, _, said) = says(&servers, &["run", "-n", "-v", "a", "true"]);
+    assert!(said.contains("another has left the lock \"a\""), "{said}");
+    let (_, _, said) = says(&servers, &["run", "-v", "-w", "0.2s", "a", "true"]);
+    assert!(said.contains(" has left it, for "), "{said}");
+    let (code, out, _) = says(&servers, &["release", "--force", "--yes", "a"]);
+    assert_eq!(code, 0, "{out}");
 }
 
 #[test]

@@ -25,7 +25,9 @@ pub(crate) fn say_busy(target: &Target<'_>) {
         .flat_map(LockState::holders)
         .map(holder)
         .collect();
+    let mut all = state.iter().flat_map(LockState::holders);
     let who = match holders.len() {
+        1 if all.all(|(holder, _)| holder.has_left()) => "another has left",
         0 | 1 => "another has",
         _ => "others have",
     };
@@ -56,6 +58,10 @@ pub(crate) fn say_waiting(target: &Target<'_>) {
         None => holder.fingerprint().to_string(),
     };
     let others = match others {
+        0 if holder.has_left() => {
+            let left = free_in(state.as_ref()).map(human).unwrap_or_default();
+            return info!("waiting for \"{shown}\": {who} has left it, for {left} more");
+        }
         0 => " has it".into(),
         count => format!(" and {count} more have it"),
     };

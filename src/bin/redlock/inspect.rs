@@ -62,19 +62,8 @@ pub(crate) fn shown(name: &[u8], inspection: &Inspection) -> String {
 }
 
 fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
-    let mut text = format!("{}: {}", shortened(&escaped(name)), state.word);
-    let count = state.holders.len();
-    let _ = match (state.kind, &*state.holders) {
-        (Some(LOCK), [(holder, _)]) => write!(text, " by {}", shown_holder(holder)),
-        (Some(READERS), _) => write!(
-            text,
-            " by {count} reader{}",
-            if count == 1 { "" } else { "s" }
-        ),
-        (Some(_), _) => write!(text, ", {count} slot{}", if count == 1 { "" } else { "s" }),
-        (None, _) => Ok(()),
-    };
-    text.push_str(&more(state.remaining));
+    let mut text = format!("{}: ", shortened(&escaped(name)));
+    text.push_str(&summary(state));
     text.push_str(&waiting(inspection));
     text.push('\n');
     for (holder, left) in state.holders.iter().filter(|_| state.kind != Some(LOCK)) {
@@ -103,6 +92,24 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
     }
     text.push_str(&table(&rows));
     text
+}
+
+/// The state of the lock, and how long it remains so.
+fn summary(state: &Seen<'_>) -> String {
+    let (count, word) = (state.holders.len(), state.word);
+    let several = if count == 1 { "" } else { "s" };
+    let holders = match (state.kind, &*state.holders) {
+        (Some(LOCK), [(holder, Some(remaining))]) if holder.has_left() => {
+            let shown = printable(&holder.to_string());
+            let who = shown.strip_suffix(", left").unwrap_or(&shown);
+            return format!("left by {who}, and free in {remaining:?}");
+        }
+        (Some(LOCK), [(holder, _)]) => format!(" by {}", shown_holder(holder)),
+        (Some(READERS), _) => format!(" by {count} reader{several}"),
+        (Some(_), _) => format!(", {count} slot{several}"),
+        (None, _) => String::new(),
+    };
+    format!("{word}{holders}{}", more(state.remaining))
 }
 
 /// A holder, and how long it has had the lock.

@@ -140,6 +140,7 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
             "of": listing.nodes(),
             "remaining_ms": milliseconds(row.lock.remaining()),
             "held_s": holder.and_then(held_for).map(|time| time.as_secs()),
+            "has_left": holder.map(Holder::has_left),
             "waiting": row.lock.waiting(),
             "longest_wait_s": row.lock.longest_wait().map(|time| time.as_secs()),
             "problem": row.problem,

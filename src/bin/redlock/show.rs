@@ -60,7 +60,11 @@ pub(crate) fn time(time: Option<Duration>) -> String {
 
 /// How long a lock has been held.
 pub(crate) fn held(holder: &Holder) -> String {
-    held_for(holder).map_or("-".into(), |held| format!("{}s", held.as_secs()))
+    match held_for(holder) {
+        Some(held) => format!("{}s", held.as_secs()),
+        None if holder.has_left() => "left".into(),
+        None => "-".into(),
+    }
 }
 
 pub(crate) fn milliseconds(time: Option<Duration>) -> Value {

@@ -318,6 +318,7 @@ impl World {
         let time = Duration::from_micros(time);
         let op = lease
             .shortening(time, now)
+            .filter(|op| !op.only_write)
             .filter(|_| self.conditions.is_forsaken() || self.random.chance(70));
         let Some(op) = op else {
             // From here on the client does not believe to hold it.

@@ -161,12 +161,16 @@ impl Lease {
 
     // ---- the end of a lock that is left for a time
 
-    /// The operation that leaves the lock for this long from now on (rule R55). `None`: no longer than that is left.
+    /// The operation that leaves the lock for this long from now on (rule R55). Where no longer than that is left, the nodes
+    /// only note that it was given up: no call waits for that, since it is for people.
     pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
-        let ttl = Ttl::no_less_than(time / parts).filter(|ttl| ttl.duration() < self.left(now))?;
-        let op = Op::new(Action::Shorten(ttl), self.key.clone());
-        Some(op.since(now.mono))
+        let ttl = Ttl::no_less_than(time / parts);
+        let shorter = ttl.filter(|ttl| ttl.duration() < self.left(now));
+        // Without scripts the key gets this ttl.
+        let note = || Ttl::no_less_than(time.min(self.granted.duration()));
+        let op = Op::new(Action::Shorten(shorter.or_else(note)?), self.key.clone());
+        Some(op.since(now.mono).only_write(shorter.is_none()))
     }
 
     // ---- extensions
@@ -326,24 +330,28 @@ mod tests {
     #[test]
     fn a_lock_that_is_left_for_a_time_is_shortened_to_it_and_never_to_less() {
         let start = Point::now();
+        // The ttl that is sent, and whether the call waits for it.
         let asked = |time: Duration, now: u32| {
-            let op = lease(start).shortening(time, later(start, now * MS))?;
+            let op = lease(start)
+                .shortening(time, later(start, now * MS))
+                .unwrap();
             let Action::Shorten(ttl) = op.action else {
                 panic!("{:?}", op.action);
             };
-            assert!(ttl.duration() >= time && !op.only_write && op.until.is_none());
-            Some(ttl.millis())
+            assert!((op.only_write || ttl.duration() >= time) && op.until.is_none());
+            (ttl.millis(), !op.only_write)
         };
-        assert_eq!(asked(500 * MS, 0), Some(500));
-        assert_eq!(asked(500 * MS + MS / 1000, 0), Some(501));
-        assert_eq!(asked(MS / 1000, 0), Some(3));
-        // No longer than that is left, or the validity is over.
-        assert_eq!((asked(988 * MS, 0), asked(987 * MS, 0)), (None, Some(987)));
+        assert_eq!(asked(500 * MS, 0), (500, true));
+        assert_eq!(asked(500 * MS + MS / 1000, 0), (501, true));
+        assert_eq!(asked(MS / 1000, 0), (3, true));
+        // No longer than that is left: that is noted, and without scripts the key lasts no longer than it was granted for.
+        assert_eq!(asked(987 * MS, 0), (987, true));
+        assert_eq!(asked(988 * MS, 0), (988, false));
         assert_eq!(
             (asked(500 * MS, 488), asked(500 * MS, 487)),
-            (None, Some(500))
+            ((500, false), (500, true))
         );
-        assert_eq!((asked(MS, 988), asked(Duration::MAX, 0)), (None, None));
+        assert_eq!(asked(Duration::MAX, 0), (1000, false));
     }
 
     #[test]

@@ -29,7 +29,7 @@ macro_rules! script {
 }
 
 pub(crate) const RELEASE: Script = script!("release");
-pub(crate) const EXTEND: Script = script!("extend");
+pub(crate) const EXTEND: Script = script!("given_up", "extend");
 pub(crate) const FENCE: Script = script!("fence", "count");
 // Called by its text: few programs call it, and those seldom.
 pub(crate) const DONE: Script = script!("done");
@@ -48,7 +48,7 @@ pub(crate) const ACQUIRE_PERMIT: Script = script!(
     "joined",
     "acquire_permit"
 );
-pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
+pub(crate) const EXTEND_MEMBER: Script = script!("members", "given_up", "extend_member");
 pub(crate) const RELEASE_MEMBER: Script = script!("members", "notify", "release_member");
 pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
 pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
@@ -72,7 +72,7 @@ pub(crate) const ACQUIRE_WRITE: Script = script!(
 // For writers, and for locks on several names.
 pub(crate) const ACQUIRE_NAMES: Script =
     script!("notify", "join", "enqueue", "joined", "acquire_names");
-pub(crate) const EXTEND_NAMES: Script = script!("names", "extend_names");
+pub(crate) const EXTEND_NAMES: Script = script!("names", "given_up", "extend_names");
 pub(crate) const RELEASE_NAMES: Script = script!("names", "notify", "release_names");
 pub(crate) const LEAVE: Script = script!("notify", "leave");
 pub(crate) const REFILL_NAMES: Script = script!("names", "refill_names");

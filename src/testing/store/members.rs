@@ -333,14 +333,33 @@ impl Run<'_> {
         };
         let ttl: i64 = needed(ttl)?;
         let end = self.now() + ttl;
-        let changes = match shorten {
-            [] => score < end,
-            _ => score > end,
-        };
-        if changes {
-            self.put(lock, &member, ttl)?;
+        if shorten.is_empty() {
+            if score < end {
+                self.put(lock, &member, ttl)?;
+            }
+        } else {
+            self.shorten_member(lock, (score, &member), end)?;
         }
         Ok(needed::<i64>(member.get(9..12).unwrap_or_default())? + 1)
+    }
+
+    /// Shortens a member to this end, and notes that its holder has given it up.
+    fn shorten_member(
+        &mut self,
+        lock: &[u8],
+        (score, member): (i64, &[u8]),
+        end: i64,
+    ) -> Result<()> {
+        let (head, value) = member.split_at_checked(12).unwrap_or((member, b""));
+        let left = [head, &lock_value::given_up(value)].concat();
+        if score > end || left != member {
+            self.put(lock, &left, score.min(end) - self.now())?;
+        }
+        if left != member {
+            self.zrem(lock, member)?;
+            self.set_end(lock)?;
+        }
+        Ok(())
     }
 
     fn release_member(&mut self, given: Given<'_>) -> Result<i64> {

@@ -1,5 +1,5 @@
--- Compare and extend; or compare and shorten (rule R55). Never creates a key (rule R11). Extending never shortens its time
--- (rule R12), and shortening never extends it.
+-- Compare and extend; or compare and shorten (rule R55), which notes that the holder has given the lock up. Never creates a key
+-- (rule R11). Extending never shortens its time (rule R12), and shortening never extends it.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token
@@ -16,5 +16,9 @@ local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
 -- Without an end it is -1.
 if ARGV[3] and (left < 0 or left > ttl) or not ARGV[3] and left < ttl then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  left = ttl
+end
+if ARGV[3] then
+  give_up(KEYS[1], left)
 end
 return 1

@@ -13,7 +13,16 @@ if not member then
 end
 local failed
 local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]
-if ARGV[4] and last > new or not ARGV[4] and last < new then
+if ARGV[4] then
+  local left = string.sub(member, 1, 12) .. given_up(string.sub(member, 13))
+  if last > new or left ~= member then
+    failed = put(left, math.min(last, new) - now)
+  end
+  if left ~= member and not failed then
+    redis.call('ZREM', name, member)
+    failed = set_end()
+  end
+elseif last < new then
   failed = put(member, ARGV[3])
 end
 return failed or string.sub(member, 10, 12) + 1

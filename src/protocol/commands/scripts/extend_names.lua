@@ -17,6 +17,10 @@ for _, name in ipairs(KEYS) do
   local left = redis.call('PTTL', name)
   if ARGV[3] and (left < 0 or left > ttl) or not ARGV[3] and left < ttl then
     redis.call('PEXPIRE', name, ARGV[2])
+    left = ttl
+  end
+  if ARGV[3] then
+    give_up(name, left)
   end
 end
 return 1
