@@ -122,6 +122,8 @@ fn every_function_has_its_signature() {
     let _: fn(&ListedLock) -> Option<usize> = ListedLock::waiting;
     let _: fn(&ListedLock) -> Option<Duration> = ListedLock::longest_wait;
     let _: fn(&Holder) -> Option<SystemTime> = Holder::since;
+    let _: fn(&Holder) -> bool = Holder::has_left;
+    let _: fn(&redlock_sync::Busy) -> bool = redlock_sync::Busy::is_own;
     let _: fn(&Redlock, &'static str) -> Result<Option<LastRun>, Error> = Redlock::last_run;
     let _: fn(&Lock, Duration, Duration) -> Result<(), Error> = Lock::mark_done;
     let _: fn(&KeptLock, Duration, Duration) -> Result<(), Error> = KeptLock::mark_done;
