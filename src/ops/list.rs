@@ -149,7 +149,7 @@ impl Listing {
     }
 
     /// How many nodes there are.
-    pub fn nodes(&self) -> usize {
+    pub fn node_count(&self) -> usize {
         self.nodes
     }
 
@@ -159,7 +159,7 @@ impl Listing {
     }
 
     /// How many keys were looked at, on all nodes together.
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.keys
     }
 }

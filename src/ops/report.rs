@@ -148,7 +148,7 @@ impl NodeFacts {
 
     /// How far its clock is ahead of this machine's, in milliseconds; negative: behind. Exact to half a
     /// round trip.
-    pub fn clock_offset(&self) -> Option<i64> {
+    pub fn clock_offset_ms(&self) -> Option<i64> {
         self.said()?.clock
     }
 

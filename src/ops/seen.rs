@@ -193,7 +193,7 @@ pub(crate) fn report(report: &Report, text: impl Fn(&Finding) -> String) -> Json
             ("role", facts.role().into()),
             ("uptime_s", uptime.into()),
             ("round_trip_us", facts.round_trip().map(micros).into()),
-            ("clock_offset_ms", facts.clock_offset().into()),
+            ("clock_offset_ms", facts.clock_offset_ms().into()),
         ])
     };
     Json::Object(vec![

@@ -62,7 +62,9 @@ fn to_text(report: &Report) -> String {
         let text = |value: Option<&str>| value.map_or_else(unknown, printable);
         let uptime = facts.uptime().map(|time| format!("{time:?}"));
         let round_trip = facts.round_trip().map(|time| format!("{time:.1?}"));
-        let clock = facts.clock_offset().map(|offset| format!("{offset:+} ms"));
+        let clock = facts
+            .clock_offset_ms()
+            .map(|offset| format!("{offset:+} ms"));
         [
             node.to_string(),
             printable(facts.address()),

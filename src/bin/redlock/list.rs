@@ -62,9 +62,9 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         "{} listed{behind}, {} with a problem; {} keys looked at on {} of {} nodes",
         locks.len(),
         problems.count(),
-        listing.keys(),
-        listing.nodes() - listing.failed().count(),
-        listing.nodes(),
+        listing.key_count(),
+        listing.node_count() - listing.failed().count(),
+        listing.node_count(),
     ));
     end
 }
@@ -113,7 +113,7 @@ fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
         let holder = row.lock.holder().map(Holder::to_string);
         [
             escaped(row.lock.name()),
-            format!("{}/{}", row.lock.nodes().count(), listing.nodes()),
+            format!("{}/{}", row.lock.nodes().count(), listing.node_count()),
             time(row.lock.remaining()),
             row.lock.holder().map_or("-".into(), held),
             row.lock
@@ -137,7 +137,7 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
             "kind": holder.map(kind),
             "slot": holder.and_then(Holder::slot),
             "nodes": row.lock.nodes().count(),
-            "of": listing.nodes(),
+            "of": listing.node_count(),
             "remaining_ms": milliseconds(row.lock.remaining()),
             "held_s": holder.and_then(held_for).map(|time| time.as_secs()),
             "has_left": holder.map(Holder::has_left),

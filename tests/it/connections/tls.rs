@@ -124,7 +124,7 @@ fn the_holder_of_a_lock_and_the_fitness_of_nodes_are_seen_over_tls() {
     assert!(report.is_fit(), "{report}");
     for facts in report.nodes() {
         assert_eq!(facts.role(), Some("master"), "{report}");
-        assert!(facts.clock_offset().is_some() && facts.round_trip().is_some());
+        assert!(facts.clock_offset_ms().is_some() && facts.round_trip().is_some());
     }
     assert!(
         report

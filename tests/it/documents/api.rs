@@ -145,7 +145,7 @@ fn every_function_has_its_signature() {
     let _: fn(&NodeFacts) -> Option<&str> = NodeFacts::role;
     let _: fn(&NodeFacts) -> Option<Duration> = NodeFacts::uptime;
     let _: fn(&NodeFacts) -> Option<Duration> = NodeFacts::round_trip;
-    let _: fn(&NodeFacts) -> Option<i64> = NodeFacts::clock_offset;
+    let _: fn(&NodeFacts) -> Option<i64> = NodeFacts::clock_offset_ms;
     let _: fn(&Lock) -> &[u8] = Lock::resource;
     let _: fn(&Lock) -> &Token = Lock::token;
     let _: fn(&Lock) -> Duration = Lock::remaining;

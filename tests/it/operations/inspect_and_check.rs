@@ -356,7 +356,7 @@ fn five_good_nodes_are_fit_and_nothing_is_left_on_them() {
             assert_eq!(facts.role(), Some("master"));
             assert!(facts.uptime().unwrap() < Duration::from_secs(600));
             assert!(facts.round_trip().unwrap() < NODE_TIMEOUT);
-            assert!(facts.clock_offset().unwrap().abs() <= 500);
+            assert!(facts.clock_offset_ms().unwrap().abs() <= 500);
         }
         let (files, threads_before) = (open_files(), threads());
         for _ in 0..100 {
@@ -697,7 +697,7 @@ fn what_may_not_be_checked_is_reported_and_the_rest_is_checked() {
             (facts.version(), facts.role(), facts.uptime()),
             (None, None, None)
         );
-        assert!(facts.clock_offset().is_some() && facts.round_trip().is_some());
+        assert!(facts.clock_offset_ms().is_some() && facts.round_trip().is_some());
     }
     assert!(!format!("{report} {report:?}").contains("secret"));
     drop(servers);
@@ -735,7 +735,7 @@ fn a_clock_that_is_off_is_named() {
         ];
         assert_eq!(findings(&redlock), all);
         let report = redlock.check("probe").unwrap();
-        let offset = report.nodes().next().unwrap().clock_offset().unwrap();
+        let offset = report.nodes().next().unwrap().clock_offset_ms().unwrap();
         assert!((4000..=6000).contains(&offset), "{offset}");
         return;
     }
