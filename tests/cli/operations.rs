@@ -1010,6 +1010,22 @@ fn what_is_left_for_a_time_is_shown_as_left_and_not_as_held() {
 }
 
 #[test]
+fn a_key_of_another_program_is_not_taken_for_a_lock_of_another_host() {
+    let servers = Server::several(3);
+    everywhere(&servers, &[b"SET", b"a", b"a session"]);
+    everywhere(&servers, &[b"HSET", b"b", b"a", b"session"]);
+    for name in ["a", "b"] {
+        let (code, _, said) = says(&servers, &["run", "-n", "-v", name, "true"]);
+        let expected = format!("the key \"{name}\" is taken, and is no lock of this program");
+        assert!(code == 75 && said.contains(&expected), "{said}");
+        assert!(
+            !said.contains("session") && !said.contains("another has"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_list_without_locks_is_empty_and_nothing_has_leaked() {
     let servers = Server::several(3);
     assert_eq!(listed(&servers, &[]), (0, vec![], vec![]));

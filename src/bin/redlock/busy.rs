@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use log::{Level, info, log_enabled};
 use redlock_sync::command::{held_for, human};
-use redlock_sync::{Holder, LockState};
+use redlock_sync::{Holder, Inspection, LockState, NodeState};
 
 use crate::target::Target;
 
@@ -14,8 +14,12 @@ pub(crate) fn say_busy(target: &Target<'_>) {
     if !log_enabled!(Level::Info) {
         return;
     }
-    let (name, state) = in_the_way(target);
+    let (name, found) = in_the_way(target);
     let shown = name.escape_ascii();
+    if found.as_ref().is_some_and(is_foreign) {
+        return info!("the key \"{shown}\" is taken, and is no lock of this program");
+    }
+    let state = found.map(|found| found.state());
     let holder = |(holder, _): (&Holder, _)| match holder.label() {
         Some(label) => label.to_owned(),
         None => holder.fingerprint().to_string(),
@@ -46,8 +50,8 @@ pub(crate) fn say_waiting(target: &Target<'_>) {
     if !log_enabled!(Level::Info) {
         return;
     }
-    let (name, state) = in_the_way(target);
-    let shown = name.escape_ascii();
+    let (name, found) = in_the_way(target);
+    let (shown, state) = (name.escape_ascii(), found.map(|found| found.state()));
     let mut holders = state.iter().flat_map(LockState::holders);
     let (first, others) = (holders.next(), holders.count());
     let Some((holder, _)) = first else {
@@ -77,7 +81,8 @@ pub(crate) fn say_too_soon(target: &Target<'_>, every: &str) {
     if !log_enabled!(Level::Info) {
         return;
     }
-    match free_in(in_the_way(target).1.as_ref()) {
+    let state = in_the_way(target).1.map(|found| found.state());
+    match free_in(state.as_ref()) {
         Some(left) => info!("too soon: again in {}", human(left)),
         None => info!("too soon: it has been less than {every}"),
     }
@@ -98,13 +103,23 @@ fn free_in(state: Option<&LockState>) -> Option<Duration> {
 /// The maximum of names that are looked at: each takes its own connections.
 const NAMES: usize = 8;
 
+/// Whether nothing but keys of other programs is in the way.
+#[cfg(target_os = "linux")]
+fn is_foreign(found: &Inspection) -> bool {
+    let mut nodes = found.nodes();
+    let state = found.state();
+    matches!(state, LockState::Blocked { .. })
+        && nodes.all(|(.., node)| matches!(node, NodeState::Foreign { .. } | NodeState::Failed(_)))
+}
+
 /// The first of the names that is not free, and how it is locked.
-fn in_the_way<'a>(target: &'a Target<'_>) -> (&'a [u8], Option<LockState>) {
+fn in_the_way<'a>(target: &'a Target<'_>) -> (&'a [u8], Option<Inspection>) {
     let names = target.names();
-    let state = |name: &&'a [u8]| Some((*name, target.redlock().inspect(name).ok()?.state()));
-    let mut states = names.iter().take(NAMES).filter_map(state);
-    match states.find(|(_, state)| !matches!(state, LockState::Free | LockState::Unknown)) {
-        Some((name, state)) => (name, Some(state)),
+    let look = |name: &&'a [u8]| Some((*name, target.redlock().inspect(name).ok()?));
+    let mut found = names.iter().take(NAMES).filter_map(look);
+    let is_free = |state: LockState| matches!(state, LockState::Free | LockState::Unknown);
+    match found.find(|(_, found)| !is_free(found.state())) {
+        Some((name, found)) => (name, Some(found)),
         None => (names.first().copied().unwrap_or_default(), None),
     }
 }
