@@ -7,7 +7,8 @@ use crate::errors::lock_error::LostReason;
 use crate::errors::text::human;
 use crate::lock::lock::{Home, Lock};
 use crate::lock::redlock::Redlock;
-use crate::net::driver::renewals::{LONGEST_WAIT, Renewal};
+use crate::net::driver::renewal::Renewal;
+use crate::net::driver::timetable::LONGEST_WAIT;
 use crate::values::clock::{self, Point};
 use crate::values::token::Token;
 

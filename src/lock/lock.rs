@@ -7,7 +7,7 @@ use crate::errors::lock_error::LostReason;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::cluster::route::Route;
 use crate::net::driver::observe::{Ending, Event};
-use crate::net::driver::renewals::{DetectedBy, Renewal};
+use crate::net::driver::renewal::{DetectedBy, Renewal};
 use crate::protocol::calls::lease::{Extended, Lease, Loss};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::Kind;

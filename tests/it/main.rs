@@ -55,6 +55,7 @@ mod faults {
     mod cluster_lanes;
     mod cluster_moves;
     mod cluster_newcomers;
+    mod cluster_renewals;
     mod cluster_servers;
     mod cluster_sizes;
     mod confirm;

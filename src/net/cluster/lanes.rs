@@ -391,7 +391,7 @@ impl Lanes {
 }
 
 /// Calls `act` with all of them, side by side, [some](MAX_AT_ONCE) at a time, until one call returns false.
-fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
+pub(super) fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
     let (count, all) = (all.len(), Mutex::new(all.into_iter()));
     let work = || {
         loop {

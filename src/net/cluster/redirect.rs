@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::elsewhere::Hint;
-use crate::net::cluster::lanes::{Lane, Lanes};
+use crate::net::cluster::lanes::{Lane, Lanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
+use crate::net::driver::renewals::Round;
+use crate::net::driver::timetable::Due;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::{Goes, Redirect};
@@ -14,7 +16,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
-use crate::values::sync::{atomic::Ordering, lock, thread, wait_until};
+use crate::values::sync::{Mutex, PoisonError, atomic::Ordering, lock, thread, wait_until};
 
 /// How often it is looked whether releases are owed.
 const LOOK: Duration = Duration::from_millis(5);
@@ -43,8 +45,26 @@ impl Lanes {
         self.follow(lane.nodes().places(), op, answer)
     }
 
-    /// Carries out many operations on locks that were acquired over `lane`.
-    pub(crate) fn run_all(&self, lane: &Driver, ops: Vec<Op>) -> Vec<Answer> {
+    /// Renews locks that were acquired over `own`. The renewals and repairs of each go to the servers that have its slot
+    /// now: those that had it before may answer nothing, and where the other nodes are enough, no redirect is followed.
+    pub(super) fn renew(&self, own: &Driver, round: Round) -> Due {
+        let rounds = round.by(|resource| {
+            let (slot, places) = (self.slot(resource), own.nodes().places());
+            let is_there = places.iter().all(|place| place.leads_to(slot));
+            (!is_there).then(|| self.lane(slot))
+        });
+        let next = Mutex::new(Due::new());
+        at_once("redlock-renewal", rounds, |(lane, round)| {
+            let driver = lane.as_ref().map_or(own, |lane| &*lane.driver);
+            let again = round.renew(driver, |ops| self.run_all(driver, ops));
+            lock(&next).extend(again);
+            true
+        });
+        next.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out many operations, which begin on `lane`.
+    fn run_all(&self, lane: &Driver, ops: Vec<Op>) -> Vec<Answer> {
         let answers = lane.collect(&lane.submit(ops.iter().cloned()));
         self.follow_all(lane.nodes().places(), ops, answers)
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::renewals::Renewal;
+use crate::net::driver::renewal::Renewal;
+use crate::net::driver::renewals::Round;
 use crate::net::driver::shared::Shared;
 use crate::protocol::calls::release::Release;
 use crate::protocol::quorum::answer::Answer;
@@ -68,11 +69,11 @@ impl Route {
     /// Renews a lock from now on.
     pub(crate) fn keep(&self, renewal: &Arc<Renewal>, max_hold: Duration) -> std::io::Result<()> {
         let lanes = self.lanes();
-        let run_all = move |driver: &Driver, ops: Vec<Op>| match lanes.upgrade() {
-            Some(lanes) => lanes.run_all(driver, ops),
-            None => driver.collect(&driver.submit(ops)),
+        let send = move |driver: &Driver, round: Round| match lanes.upgrade() {
+            Some(lanes) => lanes.renew(driver, round),
+            None => round.renew(driver, |ops| driver.collect(&driver.submit(ops))),
         };
-        self.renewals.keep(renewal, max_hold, &self.driver, run_all)
+        self.renewals.keep(renewal, max_hold, &self.driver, send)
     }
 
     /// Whether locks of one are locks of the other.

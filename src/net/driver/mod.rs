@@ -12,6 +12,8 @@
 //! - `driver`: how operations are submitted, and how the threads wait that do not lead
 //! - `subscription`: a connection over which a node notifies this process
 //! - `waiting`: how threads wait for a lock
+//! - `renewal`: a kept lock, and what is reported of it
+//! - `timetable`: when kept locks are due
 //! - `renewals`: the threads of kept locks
 //! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
@@ -22,8 +24,10 @@ mod lead;
 pub(crate) mod leader;
 pub(crate) mod nodes;
 pub(crate) mod observe;
+pub(crate) mod renewal;
 pub(crate) mod renewals;
 pub(crate) mod report;
 pub(crate) mod shared;
 pub(crate) mod subscription;
+pub(crate) mod timetable;
 pub(crate) mod waiting;

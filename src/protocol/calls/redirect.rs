@@ -185,6 +185,7 @@ impl Redirect {
 
     /// Where the operation goes after this answer.
     pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> Goes {
+        self.note(answer);
         let mut said = Redirect::of(answer, self.slot);
         if let Some((node, elsewhere)) = said.next()
             && let Some(goes) = self.goes((node, &elsewhere.hint), answer, now)
@@ -198,6 +199,20 @@ impl Redirect {
             return self.owner(pause, None);
         }
         Goes::Nowhere
+    }
+
+    /// Notes the nodes that may have carried the operation out, although it is sent on: a connection closed before the
+    /// answer, and the next one led elsewhere; or the others do not have the key. A caller would be told of a loss.
+    fn note(&mut self, answer: &Answer) {
+        if !self.is_waited_for || mutant(Mutant::RedirectIsFirstTry) {
+            return;
+        }
+        let is_unclear = |cause: &Cause| matches!(cause, Cause::Closed(_) | Cause::NoAnswer(..));
+        let causes = answer.remarks.causes.iter();
+        let unclear = causes.filter(|(_, cause)| is_unclear(cause));
+        let unclear: NodeSet = unclear.map(|(node, _)| *node).collect();
+        let done = answer.tally.granted.or(unclear);
+        self.op.may_be_done = self.op.may_be_done.or(done);
     }
 
     /// The releases, each of a node, that are sent on without a caller after the last answer: even if it counts, each
@@ -464,6 +479,26 @@ mod tests {
         set_mutant(None);
         assert!(behind(Action::Shorten(ttl(9 * MS))).is_some());
         assert!(behind(Action::Acquire(ttl(9 * MS))).is_none());
+    }
+
+    /// What follows ASK is carried out, its connection closes before the answer, and the next one leads to another server.
+    #[test]
+    fn a_release_that_may_have_been_carried_out_before_it_is_sent_on_is_not_lost() {
+        let now = clock::instant();
+        for (broken, expected) in [(None, true), (Some(Mutant::RedirectIsFirstTry), false)] {
+            set_mutant(broken);
+            let mut redirect = waited(Action::Release(Notify::First), 1, now);
+            let goes = next(&mut redirect, &answer("ASK 17 h:2", now), now);
+            assert_eq!(goes, "importer 0 2 after 0ns");
+            assert!(redirect.op().may_be_done.is_empty());
+            let mut unnamed = answer("unnamed", now);
+            let closed = Arc::new(Cause::Closed("before it answered".into()));
+            unnamed.remarks.make().causes.insert(0, (0, closed));
+            let goes = next(&mut redirect, &unnamed, now);
+            assert_eq!(goes, "owner after 5ms");
+            assert_eq!(redirect.op().may_be_done.has(0), expected, "{broken:?}");
+        }
+        set_mutant(None);
     }
 
     /// Servers before Redis 7 redirect a command although they have some of its keys.

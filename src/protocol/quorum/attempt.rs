@@ -4,6 +4,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::errors::cause::Cause;
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::queue::{KnownHolder, LockInfo, QueueEntry};
@@ -16,7 +17,7 @@ use crate::protocol::quorum::votes::Remarks;
 use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
 use crate::values::clock::Point;
 use crate::values::label::Label;
-use crate::values::quorum::{Deadline, Ttl};
+use crate::values::quorum::{Deadline, NodeSet, Ttl};
 use crate::values::token::Token;
 
 /// The maximum number of split votes. The pauses double: after so many, the attempt has met a holder that has the lock
@@ -24,7 +25,8 @@ use crate::values::token::Token;
 const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with its own token
-/// (rule R2), within one node timeout and a few hundred round trips; and one more try if connections turned out closed.
+/// (rule R2), within one node timeout and a few hundred round trips; and one more try if connections turned out closed, or
+/// for each node whose key turned out to be elsewhere.
 /// An attempt that enqueues is one try: the [poller](crate::protocol::waiting::poller) does the rest.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -43,6 +45,8 @@ pub(crate) struct Attempt {
     started: Option<Point>,
     splits: Backoff,
     closed: bool,
+    /// The nodes that have redirected a try.
+    redirected: NodeSet,
 }
 
 /// The result of the last try.
@@ -144,6 +148,7 @@ impl Attempt {
             started: None,
             splits: Backoff::new(MAX_SPLITS),
             closed: false,
+            redirected: NodeSet::EMPTY,
         }
     }
 
@@ -197,6 +202,17 @@ impl Attempt {
         rejection.granted > 0 && self.queue_entry.is_none() && !mutant(Mutant::SplitIsDenial)
     }
 
+    /// Whether another try may succeed, behind one that failed only for connections that turned out closed, or for
+    /// servers that do not have the key. Each try shows of some of several Clusters where the key is.
+    fn may_succeed_now(&mut self, remarks: &Remarks) -> bool {
+        let redirects = remarks.causes.iter();
+        let redirects = redirects.filter(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)));
+        let redirected: NodeSet = redirects.map(|(node, _)| *node).collect();
+        let is_news = !redirected.without(self.redirected).is_empty();
+        self.redirected = self.redirected.or(redirected);
+        !std::mem::replace(&mut self.closed, true) || is_news
+    }
+
     /// The result of a try, if it was the last one; or another try follows, after a random part of this time.
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> ControlFlow<Tried, Duration> {
         let begun = *self.begun.get_or_insert(answer.begun);
@@ -244,9 +260,9 @@ impl Attempt {
                 Tried::Expired
             }
             Outcome::Unavailable { closed: true, .. }
-                if !self.closed && now.mono < begun + self.node_timeout =>
+                if now.mono < begun + self.node_timeout
+                    && self.may_succeed_now(&rejection.remarks) =>
             {
-                self.closed = true;
                 return Continue(Duration::ZERO);
             }
             Outcome::Unavailable { errors, .. } => Tried::Unavailable(errors),
@@ -265,8 +281,8 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errors::elsewhere::Elsewhere;
     use crate::proof::fixtures::{MS, NODE_TIMEOUT, answer, later, token, ttl, unavailable};
-    use crate::values::quorum::NodeSet;
 
     fn begin(now: Point) -> Attempt {
         let resource = Arc::from(&b"a"[..]);
@@ -322,6 +338,23 @@ mod tests {
         let late = later(start, NODE_TIMEOUT);
         let tried = begin(start).answered(answer(unavailable(true, false), 0, start), late);
         assert!(matches!(tried, Break(Tried::Unavailable(_))));
+    }
+
+    /// Of several Clusters that have moved the key, each is found out by itself.
+    #[test]
+    fn each_node_whose_key_is_elsewhere_is_worth_another_try() {
+        let start = Point::now();
+        let mut attempt = begin(start);
+        for (nodes, goes_on) in [(&[1, 2][..], true), (&[0, 2], true), (&[0, 1], false)] {
+            let mut answer = answer(unavailable(true, false), 0, start);
+            for node in nodes {
+                let elsewhere = Elsewhere::of("MOVED 17 h:2", &"h:1".into()).unwrap();
+                let cause = Arc::new(Cause::Elsewhere(elsewhere.into()));
+                answer.remarks.make().causes.push((*node, cause));
+            }
+            let tried = attempt.answered(answer, later(start, MS));
+            assert_eq!(tried.is_continue(), goes_on, "{nodes:?}");
+        }
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(crate) struct Op {
     /// The only server that the operation may be sent to: it does not have the slot yet, and carries out the operation
     /// all the same.
     pub(crate) named: Option<Named>,
+    /// The nodes that may have carried out the end of a lock before it was sent on: there it is no news that they do not
+    /// have the lock.
+    pub(crate) may_be_done: NodeSet,
 }
 
 /// A server that a slot is on its way to, as the server named it that has the slot.
@@ -55,6 +58,7 @@ impl Op {
             only_write: false,
             nodes: NodeSet::ALL,
             named: None,
+            may_be_done: NodeSet::EMPTY,
         }
     }
 

@@ -308,8 +308,8 @@ impl<W> Operation<W> {
             Vote::Refused(_) if mutant(Mutant::RepairVotes) && self.is_extension() => {
                 self.votes.tally.grant(node)
             }
-            // The operation may have been carried out just before the first connection closed.
-            Vote::Refused(_) if self.ends() && self.retried.has(node) => {
+            // The operation may have been carried out just before the first connection closed, or before it was sent on.
+            Vote::Refused(_) if self.ends() && self.retried.or(self.op.may_be_done).has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
             Vote::Refused(refusal) => {

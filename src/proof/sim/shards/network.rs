@@ -227,7 +227,11 @@ impl ShardWorld {
                     self,
                     "    server {server} of {cluster}: release {token}: {shown}"
                 );
-                self.checks.tokens[token].rel.add(cluster);
+                let history = &mut self.checks.tokens[token];
+                history.rel.add(cluster);
+                if reply != b":0\r\n" {
+                    history.released.add(cluster);
+                }
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use crate::protocol::calls::process::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::slot;
-use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::subscriptions::SubscriberEvent;
@@ -272,6 +272,7 @@ impl ShardWorld {
                 handed_off,
                 call,
             } => {
+                self.not_lost(&release, &answer);
                 let now = self.point();
                 release.answered(handed_off, answer, &mut self.local(p, thread), || now);
                 match call {
@@ -283,6 +284,16 @@ impl ShardWorld {
                 "process {p}: an answer for {thread}, which waits for none"
             )),
         }
+    }
+
+    /// A lock whose release was carried out by a majority is not reported as lost.
+    fn not_lost(&mut self, release: &Release, answer: &Answer) {
+        let token = token_id(&release.key.token);
+        let released = self.checks.tokens[token].released.len();
+        let is_lost = matches!(answer.outcome, Outcome::No);
+        self.check(!is_lost || 2 * released <= self.clusters.len(), || {
+            format!("{token} is released, and reported as lost")
+        });
     }
 
     fn tried(&mut self, p: usize, thread: usize, mut call: Box<Call>, answer: Answer) {

@@ -133,6 +133,8 @@ pub(super) struct TokenHistory {
     pub(super) set: NodeSet,
     pub(super) rel: NodeSet,
     pub(super) refilled: NodeSet,
+    /// The Clusters that had the lock when its release was carried out.
+    pub(super) released: NodeSet,
     /// Its release was written to two lanes, or followed its key to another one: there it may overtake what was sent over
     /// the first one.
     pub(super) handed_over: bool,

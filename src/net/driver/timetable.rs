@@ -1,0 +1,181 @@
+//! A timetable of kept locks, and the thread that works through it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::net::driver::renewal::Renewal;
+use crate::values::clock::Point;
+use crate::values::sync::{Condvar, Mutex, lock, thread, wait_for};
+
+/// Upper bounds for one batch of renewals, in locks and in bytes of their names, so that a node can process it within
+/// its timeout.
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 17;
+/// A wait on the monotonic clock does not notice a suspend, so none is longer than this.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Locks, and when each is (or was) due.
+pub(crate) type Due = Vec<(Instant, Arc<Renewal>)>;
+
+/// A timetable, and the thread that works through it while anything is on it.
+#[derive(Default)]
+pub(super) struct RenewalSchedule {
+    timetable: Mutex<Timetable>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Timetable {
+    times: BTreeSet<(Instant, u64)>,
+    entries: BTreeMap<u64, (Instant, Arc<Renewal>)>,
+    running: bool,
+}
+
+impl Timetable {
+    fn insert(&mut self, due: Instant, renewal: Arc<Renewal>) {
+        if renewal.is_active() {
+            self.remove(renewal.id);
+            self.times.insert((due, renewal.id));
+            self.entries.insert(renewal.id, (due, renewal));
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<(Instant, Arc<Renewal>)> {
+        let (due, renewal) = self.entries.remove(&id)?;
+        self.times.remove(&(due, id));
+        Some((due, renewal))
+    }
+
+    /// Brings renewals forward after a suspend, or when the wall clock was set forward: the locks end that much earlier
+    /// by the monotonic clock, and are due that much earlier.
+    fn catch_up(&mut self, before: Point, now: Point) {
+        let seen = now.mono.saturating_duration_since(before.mono);
+        let unseen = before.elapsed_at(now).saturating_sub(seen);
+        if unseen > LONGEST_WAIT {
+            self.times.clear();
+            for (due, renewal) in std::mem::take(&mut self.entries).into_values() {
+                self.insert(due.checked_sub(unseen).unwrap_or(before.mono), renewal);
+            }
+        }
+    }
+
+    /// Takes the locks that are due at `now`, at most one batch.
+    fn take_due(&mut self, now: Instant) -> Due {
+        let mut batch = Due::new();
+        let mut bytes = 0;
+        while let Some((due, id)) = self.times.first().copied()
+            && due <= now
+            && batch.len() < BATCH
+            && bytes < BATCH_BYTES
+        {
+            let Some(entry) = self.remove(id) else {
+                break;
+            };
+            bytes += entry.1.resource().len();
+            batch.push(entry);
+        }
+        batch
+    }
+}
+
+impl RenewalSchedule {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        due: Instant,
+        renewal: Arc<Renewal>,
+        name: &str,
+        mut work: impl FnMut(Due) -> Due + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut timetable = lock(&self.timetable);
+        let id = renewal.id;
+        timetable.insert(due, renewal);
+        if !timetable.running {
+            let schedule = self.clone();
+            let thread = thread::Builder::new().name(name.into());
+            if let Err(error) = thread.spawn(move || schedule.run(&mut work)) {
+                timetable.remove(id);
+                return Err(error);
+            }
+            timetable.running = true;
+        }
+        drop(timetable);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        let mut timetable = lock(&self.timetable);
+        timetable.remove(id);
+        let empty = timetable.entries.is_empty();
+        drop(timetable);
+        if empty {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Does the thread's work, until nothing is left to do.
+    fn run(&self, work: &mut dyn FnMut(Due) -> Due) {
+        let mut timetable = lock(&self.timetable);
+        let mut last = Point::now();
+        loop {
+            let point = Point::now();
+            timetable.catch_up(last, point);
+            last = point;
+            let now = point.mono;
+            let Some((first, _)) = timetable.times.first().copied() else {
+                timetable.running = false;
+                return;
+            };
+            if first > now {
+                timetable = wait_for(&self.changed, timetable, (first - now).min(LONGEST_WAIT));
+                continue;
+            }
+            let due = timetable.take_due(now);
+            drop(timetable);
+            let next = work(due);
+            timetable = lock(&self.timetable);
+            for (due, renewal) in next {
+                timetable.insert(due, renewal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::driver::observe::Observer;
+    use crate::protocol::calls::lease::Lease;
+    use crate::protocol::commands::script::Key;
+    use crate::values::quorum::{Deadline, Ttl};
+    use crate::values::token::{Token, jitter};
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn renewal() -> Arc<Renewal> {
+        let key = Key::new(Arc::from(&b"a"[..]), Token::random().unwrap(), None);
+        let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());
+        let deadline = Deadline::new(now, ttl.validity());
+        let mut lease = Lease::new(key, ttl, deadline);
+        lease.keep(60 * S, jitter, now);
+        Arc::new(Renewal::new(lease, Observer::default()))
+    }
+
+    #[test]
+    fn what_only_the_wall_clock_has_seen_brings_renewals_forward() {
+        let before = Point::now();
+        for (wall, due) in [(1, 1), (0, 1), (12, 2), (22, 3), (3600, 3)] {
+            let mut timetable = Timetable::default();
+            for seconds in [1, 11, 21] {
+                timetable.insert(before.mono + seconds * S, renewal());
+            }
+            let now = Point {
+                mono: before.mono + S,
+                wall: before.wall + wall * S,
+            };
+            timetable.catch_up(before, now);
+            assert_eq!(timetable.take_due(now.mono).len(), due, "{wall} s");
+        }
+    }
+}

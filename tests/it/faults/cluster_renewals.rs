@@ -1,0 +1,51 @@
+//! Where locks of Redis Clusters are renewed, and set again, whose slots have moved.
+
+use crate::support;
+
+use std::time::Duration;
+
+use redlock_sync::Redlock;
+use support::clusters::Cluster;
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+/// Much longer than all that is waited for.
+const LONG: Duration = Duration::from_secs(600);
+
+/// The other two Clusters are enough, so that no redirect of a renewal is followed.
+#[test]
+fn of_three_clusters_one_that_has_moved_a_slot_is_given_the_lock_again() {
+    let clusters = [2; 3].map(Cluster::masters);
+    let redlock = Redlock::new(clusters.iter().map(Cluster::url)).unwrap();
+    let options = unhurried().restart_guard(Duration::ZERO);
+    let redlock = redlock.with_options(options).unwrap();
+    let name = clusters[0].name(0);
+    let lock = redlock.acquire(&name, 3 * S).unwrap();
+    let lock = lock.keep_alive(LONG).unwrap();
+    // Its server keeps other slots, and the lock its connection.
+    clusters[0].move_slot(&name, 1);
+    clusters[0].nodes[1].command(&["DEL", &name]);
+    eventually("it is set again", || clusters[0].nodes_with(&name) == [1]);
+    assert_eq!(lock.lost(), None);
+    lock.release().unwrap();
+    clusters.iter().for_each(Cluster::nothing_is_left);
+}
+
+#[test]
+fn a_kept_lock_does_not_need_the_silent_server_that_has_given_its_slot_away() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client();
+    let name = cluster.name(0);
+    let lock = redlock.acquire(&name, 6 * S).unwrap();
+    let lock = lock.keep_alive(LONG).unwrap();
+    cluster.move_slot(&name, 1);
+    // The client learns of that.
+    take(&redlock, &format!("{{{name}}}:x")).release().unwrap();
+    cluster.nodes[0].stop();
+    // Longer than it would last by itself.
+    let is_lost = lock.wait_lost(8 * S);
+    cluster.nodes[0].resume();
+    assert!(!is_lost, "{:?}", lock.lost());
+    drop(lock);
+    cluster.nothing_is_left();
+}
