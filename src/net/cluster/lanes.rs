@@ -12,7 +12,9 @@ use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::Owed;
+use crate::protocol::calls::way::{self, Lead};
 use crate::protocol::commands::slots::{self, Endpoint, Map};
+use crate::protocol::node::debt::Debt;
 use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
@@ -41,6 +43,26 @@ impl Lane {
             shared,
             lanes: Weak::new(),
         }
+    }
+
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        self.driver.nodes().places().iter()
+    }
+}
+
+impl PartialEq for Lane {
+    fn eq(&self, other: &Lane) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Lead for Arc<Lane> {
+    fn leads_to(&self, slot: u16) -> bool {
+        self.places().all(|place| place.leads_to(slot))
+    }
+
+    fn has(&self, slot: u16) -> bool {
+        self.places().all(|place| place.has(slot))
     }
 }
 
@@ -90,26 +112,12 @@ struct KnownLanes {
 }
 
 impl KnownLanes {
-    /// The lane for a slot: one that is connected to its servers, or else one that will be.
-    fn best(&self, slot: u16) -> Option<&Arc<Lane>> {
-        let all = |lane: &Arc<Lane>, is: fn(&Place, u16) -> bool| {
-            let mut places = lane.driver.nodes().places().iter();
-            places.all(|place| is(place, slot))
-        };
-        let mut connected = self.lanes.iter();
-        let connected = connected.find(|lane| all(lane, Place::leads_to));
-        connected.or_else(|| self.lanes.iter().find(|lane| all(lane, Place::has)))
-    }
-
     /// Removes lanes that own none of `slots` or duplicate another lane.
     fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Lane>> {
         self.by_slot.clear();
-        let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
-        let is_best = |lane: &Arc<Lane>| best.iter().any(|best| Arc::ptr_eq(best, lane));
-        let used: Vec<bool> = self.lanes.iter().map(is_best).collect();
-        let mut used = used.into_iter();
-        let unused = self.lanes.extract_if(.., |_| used.next() == Some(false));
-        unused.collect()
+        let unused = way::unused(self.lanes.iter().cloned(), slots);
+        self.lanes.retain(|lane| !unused.contains(lane));
+        unused
     }
 }
 
@@ -174,7 +182,7 @@ impl Lanes {
             self.tidy(changes);
         }
         let mut known = lock(&self.known);
-        let lane = known.best(slot).cloned().unwrap_or_else(|| {
+        let lane = way::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
             let places = self.base.driver.nodes().places().iter();
             let places = places.map(|place| place.of_slot(slot)).collect();
             self.add(&mut known.lanes, places)
@@ -289,27 +297,13 @@ impl Lanes {
         self.own.upgrade()
     }
 
-    /// The lane to this server of the node, to which this slot is migrating.
-    pub(crate) fn lane_to(
-        &self,
-        (node, server): (usize, &Endpoint),
-        slot: u16,
-    ) -> Option<Arc<Lane>> {
+    /// The lane to this server of the node, which owns no slot yet, so that the map does not have it.
+    fn target(&self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
         let places = self.base.driver.nodes().places();
-        let place = places.get(node)?;
-        let map = place.cluster()?.map()?;
-        let mut shards = map.shards();
-        if let Some(slot) = shards.find(|slot| map.master(*slot) == Some(server)) {
-            let lane = self.lane(slot);
-            // The lane may still be connected to the server that had that slot before.
-            lane.driver.nodes().leave(node, server);
-            return Some(lane);
-        }
-        // The server owns no slot yet, so the map does not have it.
-        let target = place.target(server)?;
+        let target = places.get(node)?.target(server)?;
         let mut known = lock(&self.known);
         let leads_there = |lane: &&Arc<Lane>| {
-            let place = lane.driver.nodes().places().get(node);
+            let place = lane.places().nth(node);
             place.is_some_and(|place| place.is_target(server))
         };
         if let Some(lane) = known.lanes.iter().find(leads_there) {
@@ -387,6 +381,31 @@ impl Lanes {
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         let connected = results.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(connected.into_iter().flatten().next())
+    }
+}
+
+impl way::Lanes for &Lanes {
+    type Lane = Arc<Lane>;
+
+    fn lane(&mut self, slot: u16) -> Arc<Lane> {
+        Lanes::lane(self, slot)
+    }
+
+    fn target(&mut self, to: (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
+        Lanes::target(self, to, slot)
+    }
+
+    fn map(&self, node: usize) -> Option<Arc<Map>> {
+        let places = self.base.driver.nodes().places();
+        places.get(node)?.cluster()?.map()
+    }
+
+    fn leave(&mut self, lane: &Arc<Lane>, node: usize, server: &Endpoint) {
+        lane.driver.nodes().leave(node, server);
+    }
+
+    fn owe(&mut self, debts: Vec<(usize, Debt)>) {
+        self.release(debts);
     }
 }
 

@@ -11,7 +11,8 @@ use crate::net::driver::renewals::Round;
 use crate::net::driver::timetable::Due;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
-use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::calls::way;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
@@ -227,34 +228,9 @@ impl Lanes {
         redirect: &mut Redirect,
         answer: &Answer,
     ) -> Option<(Arc<Lane>, Op)> {
-        let slot = redirect.slot();
-        let next = match redirect.next(answer, clock::instant()) {
-            Goes::Owner { op, pause, moved } => {
-                let lane = self.lane(slot);
-                let nodes = lane.driver.nodes();
-                if let Some((node, to)) = moved.filter(|_| std::ptr::eq(nodes.places(), places)) {
-                    nodes.leave(node, &to);
-                }
-                Some((lane, op, pause))
-            }
-            Goes::Importer {
-                op,
-                pause,
-                node,
-                to,
-            } => {
-                let lane = self.lane_to((node, &to), slot);
-                lane.map(|lane| (lane, op, pause))
-            }
-            Goes::Nowhere => None,
-        };
-        let Some((lane, op, pause)) = next else {
-            let debts = redirect.debts(answer);
-            if !debts.is_empty() {
-                self.release(debts);
-            }
-            return None;
-        };
+        let is_from = |lane: &Arc<Lane>| std::ptr::eq(lane.driver.nodes().places(), places);
+        let (lane, op, pause) =
+            way::Lanes::step(&mut { self }, redirect, answer, is_from, clock::instant())?;
         thread::sleep(pause);
         Some((lane, op))
     }
@@ -277,29 +253,16 @@ impl Lanes {
 
     /// Sends a release to the server that has the key.
     fn deliver(&self, release: OwedRelease) {
-        let (slot, to) = (release.slot(), release.to.as_ref());
-        let target = to.and_then(|to| self.lane_to((release.node, to), slot));
-        let lane = target.unwrap_or_else(|| self.lane(slot));
+        let slot = release.slot();
+        let lane = way::Lanes::lane_of(&mut { self }, release.node, release.to.as_ref(), slot);
         let answer = lane.driver.run(release.op.clone());
         let places = lane.driver.nodes().places();
         self.learn(places, slot, &answer);
-        self.leave(&lane, slot, &answer);
+        way::Lanes::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
         lock(&self.owed).answered(release, &answer, is_there, now);
-    }
-
-    /// Ends the connections of the slot's lane to servers that named others as the slot's owners: another slot may have
-    /// led the lane there, and no call uses it meanwhile.
-    fn leave(&self, lane: &Arc<Lane>, slot: u16, answer: &Answer) {
-        for (node, elsewhere) in Redirect::of(answer, slot) {
-            if let Hint::Moved(_, to) = &elsewhere.hint
-                && Arc::ptr_eq(&self.lane(slot), lane)
-            {
-                lane.driver.nodes().leave(node, to);
-            }
-        }
     }
 
     /// Writes a release to the server that has the key now. If that fails, the lane to the server owes it.

@@ -271,6 +271,13 @@ fn a_call_succeeds_although_several_clusters_have_moved_its_slot() {
     shards_keep_every_promise(44_836);
 }
 
+/// A release follows its key to another lane, and overtakes there what a dead connection of the first one has left at the
+/// server of another Cluster.
+#[test]
+fn a_release_that_was_sent_on_may_overtake_its_acquire_and_is_repeated_behind_it() {
+    shards_keep_every_promise(71_536);
+}
+
 fn shards_keep_every_promise(seed: u64) {
     let counts = &mut AllCounts::default();
     let result = Worlds::Shards.run(seed, Only::default(), false, counts);

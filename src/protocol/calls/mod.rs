@@ -8,7 +8,8 @@
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name
 //! - `claims`: several names, which are claimed one by one
-//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed`: releases that no call waits for)
+//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed`: releases that no call waits for; `way`: the
+//!   connections that they take)
 
 pub(crate) mod acquire;
 pub(crate) mod claims;
@@ -19,3 +20,4 @@ pub(crate) mod owed;
 pub(crate) mod process;
 pub(crate) mod redirect;
 pub(crate) mod release;
+pub(crate) mod way;

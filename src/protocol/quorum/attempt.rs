@@ -44,9 +44,8 @@ pub(crate) struct Attempt {
     key: Option<Key>,
     started: Option<Point>,
     splits: Backoff,
-    closed: bool,
-    /// The nodes that have redirected a try.
-    redirected: NodeSet,
+    /// Set once a try has failed for connections that turned out closed, or for redirects: the nodes that have redirected.
+    closed: Option<NodeSet>,
 }
 
 /// The result of the last try.
@@ -147,8 +146,7 @@ impl Attempt {
             key: None,
             started: None,
             splits: Backoff::new(MAX_SPLITS),
-            closed: false,
-            redirected: NodeSet::EMPTY,
+            closed: None,
         }
     }
 
@@ -208,9 +206,9 @@ impl Attempt {
         let redirects = remarks.causes.iter();
         let redirects = redirects.filter(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)));
         let redirected: NodeSet = redirects.map(|(node, _)| *node).collect();
-        let is_news = !redirected.without(self.redirected).is_empty();
-        self.redirected = self.redirected.or(redirected);
-        !std::mem::replace(&mut self.closed, true) || is_news
+        let before = self.closed;
+        self.closed = Some(before.map_or(redirected, |before| before.or(redirected)));
+        before.is_none_or(|before| !redirected.without(before).is_empty())
     }
 
     /// The result of a try, if it was the last one; or another try follows, after a random part of this time.
@@ -274,7 +272,7 @@ impl Attempt {
 impl Attempt {
     /// Whether this was the first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
-        self.splits.failures() == 0 && !self.closed && self.queue_entry.is_none()
+        self.splits.failures() == 0 && self.closed.is_none() && self.queue_entry.is_none()
     }
 }
 

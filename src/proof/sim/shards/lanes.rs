@@ -10,7 +10,8 @@ use super::servers::{SERVERS, address, server_at};
 use super::world::{Event, ShardWorld, trace};
 use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed::OwedTask;
-use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::calls::way::{self, Lanes, Lead};
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::guard::Guard;
@@ -99,40 +100,104 @@ impl ShardWorld {
 
 // ---- lanes
 
+/// A lane that operations may take.
+#[derive(Clone, Copy)]
+pub(super) struct OpenLane<'a> {
+    world: &'a ShardWorld,
+    p: usize,
+    number: usize,
+    lane: &'a Lane,
+}
+
+impl OpenLane<'_> {
+    fn all(&self, is_it: impl Fn(usize, &Place) -> bool) -> bool {
+        let mut places = self.lane.places.iter().enumerate();
+        places.all(|(cluster, place)| place.target.is_none() && is_it(cluster, place))
+    }
+}
+
+impl PartialEq for OpenLane<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Lead for OpenLane<'_> {
+    fn leads_to(&self, slot: u16) -> bool {
+        let master = |cluster| self.world.master(self.p, cluster, slot);
+        self.all(|cluster, place| place.at.is_some() && place.at == master(cluster))
+    }
+
+    fn has(&self, slot: u16) -> bool {
+        let master = |cluster, slot| self.world.master(self.p, cluster, slot);
+        self.all(|cluster, place| master(cluster, place.slot) == master(cluster, slot))
+    }
+}
+
+/// The lanes of a process.
+struct OfProcess<'a> {
+    world: &'a mut ShardWorld,
+    p: usize,
+}
+
+impl Lanes for OfProcess<'_> {
+    type Lane = usize;
+
+    fn lane(&mut self, slot: u16) -> usize {
+        self.world.lane(self.p, slot)
+    }
+
+    fn target(&mut self, (cluster, to): (usize, &Endpoint), slot: u16) -> Option<usize> {
+        let target = Some(server_at(to));
+        let leads_there = |open: &OpenLane<'_>| open.lane.places[cluster].target == target;
+        let known = self.world.open_lanes(self.p).find(leads_there);
+        if let Some(open) = known {
+            return Some(open.number);
+        }
+        let mut places = vec![Place::of(slot); self.world.clusters.len()];
+        places[cluster].target = target;
+        Some(self.world.add_lane(self.p, places))
+    }
+
+    fn map(&self, cluster: usize) -> Option<Arc<Map>> {
+        self.world.processes[self.p].maps[cluster].map().cloned()
+    }
+
+    fn leave(&mut self, lane: &usize, node: usize, to: &Endpoint) {
+        self.world.leave(self.p, *lane, node, to);
+    }
+
+    fn owe(&mut self, debts: Vec<(usize, Debt)>) {
+        for (node, debt) in debts {
+            self.world.owe(self.p, node, debt);
+        }
+    }
+}
+
 impl ShardWorld {
     fn master(&self, p: usize, cluster: usize, slot: u16) -> Option<usize> {
         let map = self.processes[p].maps[cluster].map()?;
         map.master(slot).map(server_at)
     }
 
-    /// The lane to the masters of a slot: one that is connected to them, or else one that will be.
+    /// The lane to the masters of a slot.
     pub(super) fn lane(&mut self, p: usize, slot: u16) -> usize {
-        if let Some(lane) = self.best(p, slot) {
-            return lane;
+        if let Some(lane) = way::best(self.open_lanes(p), slot) {
+            return lane.number;
         }
-        let place = Place {
-            slot,
-            target: None,
-            at: None,
-        };
-        self.add_lane(p, vec![place; self.clusters.len()])
+        self.add_lane(p, vec![Place::of(slot); self.clusters.len()])
     }
 
-    fn best(&self, p: usize, slot: u16) -> Option<usize> {
-        let lanes = &self.processes[p].lanes;
-        let all = |lane: &Lane, is: &dyn Fn(usize, &Place) -> bool| {
-            let mut places = lane.places.iter().enumerate();
-            lane.state == LaneState::Open
-                && places.all(|(cluster, place)| place.target.is_none() && is(cluster, place))
-        };
-        let leads_to = |cluster, place: &Place| {
-            place.at.is_some() && place.at == self.master(p, cluster, slot)
-        };
-        let has = |cluster, place: &Place| {
-            self.master(p, cluster, place.slot) == self.master(p, cluster, slot)
-        };
-        let connected = lanes.iter().position(|lane| all(lane, &leads_to));
-        connected.or_else(|| lanes.iter().position(|lane| all(lane, &has)))
+    /// The lanes that operations may take.
+    pub(super) fn open_lanes(&self, p: usize) -> impl Iterator<Item = OpenLane<'_>> + Clone {
+        let lanes = self.processes[p].lanes.iter().enumerate();
+        let lanes = lanes.filter(|(_, lane)| lane.state == LaneState::Open);
+        lanes.map(move |(number, lane)| OpenLane {
+            world: self,
+            p,
+            number,
+            lane,
+        })
     }
 
     fn add_lane(&mut self, p: usize, places: Vec<Place>) -> usize {
@@ -148,33 +213,6 @@ impl ShardWorld {
         self.processes[p].lanes.len() - 1
     }
 
-    /// The lane to the server of a Cluster that a slot is on its way to.
-    fn lane_to(&mut self, p: usize, (cluster, to): (usize, &Endpoint), slot: u16) -> usize {
-        let map = self.processes[p].maps[cluster]
-            .map()
-            .cloned()
-            .unwrap_or_default();
-        if let Some(own) = map.shards().find(|own| map.master(*own) == Some(to)) {
-            let lane = self.lane(p, own);
-            self.leave(p, lane, cluster, to);
-            return lane;
-        }
-        let target = Some(server_at(to));
-        let leads_there =
-            |lane: &Lane| lane.state == LaneState::Open && lane.places[cluster].target == target;
-        if let Some(lane) = self.processes[p].lanes.iter().position(leads_there) {
-            return lane;
-        }
-        let place = Place {
-            slot,
-            target: None,
-            at: None,
-        };
-        let mut places = vec![place; self.clusters.len()];
-        places[cluster].target = target;
-        self.add_lane(p, places)
-    }
-
     /// Ends lanes without slots, and those that lead to the same servers as others.
     fn tidy(&mut self, p: usize) {
         let maps = self.processes[p]
@@ -183,14 +221,10 @@ impl ShardWorld {
             .filter_map(|map| map.map().cloned());
         let maps: Vec<Arc<Map>> = maps.collect();
         let slots = slots::combinations(&maps);
-        let best: Vec<usize> = slots
-            .iter()
-            .filter_map(|slot| self.best(p, *slot))
-            .collect();
-        for (at, lane) in self.processes[p].lanes.iter_mut().enumerate() {
-            if lane.state == LaneState::Open && !best.contains(&at) {
-                lane.state = LaneState::Unused;
-            }
+        let unused = way::unused(self.open_lanes(p), &slots);
+        let unused: Vec<usize> = unused.into_iter().map(|lane| lane.number).collect();
+        for lane in unused {
+            self.processes[p].lanes[lane].state = LaneState::Unused;
         }
     }
 
@@ -278,15 +312,17 @@ impl ShardWorld {
         }
         if let Some(redirect) = &mut flight.redirect {
             self.learn(p, l, slot, &answer);
-            if let Some((lane, op, pause)) = self.step((p, l), redirect, &answer) {
+            let now = self.now();
+            let mut lanes = OfProcess { world: self, p };
+            if let Some((lane, op, pause)) = lanes.step(redirect, &answer, |lane| *lane == l, now) {
                 trace!(self, "process {p}: {caller} goes on to lane {lane}");
-                let at = self.t + pause;
+                if flight.op.action.ends() && lane != l {
+                    self.checks.tokens[token_id(&flight.op.key.token)].handed_over = true;
+                }
+                let at = self.time(now + pause);
                 (flight.lane, flight.next) = (lane, Some((at, op)));
                 self.processes[p].threads[caller].flight = Some(flight);
                 return self.wake(p, at);
-            }
-            for (node, debt) in redirect.debts(&answer) {
-                self.owe(p, node, debt);
             }
             redirect.complete(&mut answer);
         }
@@ -303,36 +339,6 @@ impl ShardWorld {
             if let Some(op) = Redirect::behind(op).filter(|_| lane != l) {
                 self.submit_to(p, lane, NO_THREAD, op);
             }
-        }
-    }
-
-    /// The lane that an operation goes to next, and after which pause.
-    fn step(
-        &mut self,
-        (p, l): (usize, usize),
-        redirect: &mut Redirect,
-        answer: &Answer,
-    ) -> Option<(usize, Op, u64)> {
-        let (slot, now) = (redirect.slot(), self.now());
-        let micros = |pause: Duration| u64::try_from(pause.as_micros()).unwrap();
-        match redirect.next(answer, now) {
-            Goes::Owner { op, pause, moved } => {
-                let lane = self.lane(p, slot);
-                if let Some((node, to)) = moved.filter(|_| lane == l) {
-                    self.leave(p, l, node, &to);
-                }
-                Some((lane, op, micros(pause)))
-            }
-            Goes::Importer {
-                op,
-                pause,
-                node,
-                to,
-            } => {
-                let lane = self.lane_to(p, (node, &to), slot);
-                Some((lane, op, micros(pause)))
-            }
-            Goes::Nowhere => None,
         }
     }
 
@@ -409,10 +415,8 @@ impl ShardWorld {
         match process.owed.next(now) {
             OwedTask::Send(release) => {
                 let slot = release.slot();
-                let lane = match &release.to {
-                    Some(to) => self.lane_to(p, (release.node, to), slot),
-                    None => self.lane(p, slot),
-                };
+                let mut lanes = OfProcess { world: self, p };
+                let lane = lanes.lane_of(release.node, release.to.as_ref(), slot);
                 let op = release.op.clone();
                 self.processes[p].sent = Some((release, lane));
                 self.submit_to(p, lane, OWED, op);
@@ -429,25 +433,12 @@ impl ShardWorld {
         };
         let slot = release.slot();
         self.learn(p, l, slot, answer);
-        let node = release.node;
-        let mut said = Redirect::of(answer, slot).filter(|(of, _)| *of == node);
-        if let Some((_, elsewhere)) = said.next()
-            && let Hint::Moved(_, to) = &elsewhere.hint
-            && self.lane(p, slot) == l
-        {
-            self.leave(p, l, node, to);
-        }
+        OfProcess { world: self, p }.leave_others(slot, answer, |lane| *lane == l);
         let now = self.now();
         self.processes[p].owed_at = self.t;
         self.processes[p]
             .owed
             .answered(release, answer, |_| false, now);
         self.wake(p, self.t);
-    }
-
-    /// The number of lanes that operations may take.
-    pub(super) fn open_lanes(&self, p: usize) -> usize {
-        let lanes = self.processes[p].lanes.iter();
-        lanes.filter(|lane| lane.state == LaneState::Open).count()
     }
 }

@@ -7,8 +7,9 @@
 //! the servers' opinions when they were asked.
 //!
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
-//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`Owed`](crate::protocol::calls::owed::Owed) and
-//! [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads, sockets and the choice of lanes are imitated.
+//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`Lanes`](crate::protocol::calls::way::Lanes),
+//! [`Owed`](crate::protocol::calls::owed::Owed) and [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads and
+//! sockets are imitated.
 //!
 //! The files, from those that import none of the others to those that none of the others imports:
 //!
@@ -16,7 +17,7 @@
 //! - `process`: the parts of a client: lanes, connections and threads
 //! - `world`: all of these, the next events, and the checks
 //! - `network`: bytes on their way; `changes`: slots that move, failovers, servers that are removed
-//! - `lanes`: which lane an operation takes, redirects, and releases that no call waits for; `driving`: the lanes' cores
+//! - `lanes`: the lanes of a process, redirects, and releases that no call waits for; `driving`: the lanes' cores
 //! - `threads`: threads that acquire, hold, extend and release locks
 //! - `schedule`: the course of a world
 

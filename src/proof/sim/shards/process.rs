@@ -52,6 +52,17 @@ pub(super) struct Place {
     pub(super) at: Option<usize>,
 }
 
+impl Place {
+    /// The master of a slot.
+    pub(super) fn of(slot: u16) -> Place {
+        Place {
+            slot,
+            target: None,
+            at: None,
+        }
+    }
+}
+
 pub(super) struct Lane {
     pub(super) core: Core<usize>,
     pub(super) places: Vec<Place>,

@@ -248,11 +248,9 @@ impl ShardWorld {
             }
             // A lane for each combination of masters; and one for a server that slots were on their way to.
             let most = if self.clusters.len() == 1 { 4 } else { 12 };
-            if self.open_lanes(p) > most {
-                return Some(format!(
-                    "process {p}: {} lanes are open",
-                    self.open_lanes(p)
-                ));
+            let open = self.open_lanes(p).count();
+            if open > most {
+                return Some(format!("process {p}: {open} lanes are open"));
             }
             for (l, lane) in process.lanes.iter().enumerate() {
                 let mut places = lane.places.iter().enumerate();

@@ -1,0 +1,127 @@
+//! The lanes of a process, each of which is connected to the masters of one shard of each Redis Cluster, and which of them
+//! an operation takes (rule R45).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::elsewhere::Hint;
+use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::protocol::commands::slots::{Endpoint, Map};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::op::Op;
+
+/// A lane that an operation might take.
+pub(crate) trait Lead {
+    /// Whether it is connected to the masters of a slot.
+    fn leads_to(&self, slot: u16) -> bool;
+
+    /// Whether it is, or will be once it is connected anew.
+    fn has(&self, slot: u16) -> bool;
+}
+
+/// The lane to the masters of a slot: one that is connected to them, or else one that will be.
+pub(crate) fn best<L: Lead>(mut lanes: impl Iterator<Item = L> + Clone, slot: u16) -> Option<L> {
+    let connected = lanes.clone().find(|lane| lane.leads_to(slot));
+    connected.or_else(|| lanes.find(|lane| lane.has(slot)))
+}
+
+/// The lanes that are needed for none of these slots: they have none of them, or lead where other lanes do.
+pub(crate) fn unused<L: Lead + PartialEq>(
+    lanes: impl Iterator<Item = L> + Clone,
+    slots: &[u16],
+) -> Vec<L> {
+    let best = slots.iter().filter_map(|slot| best(lanes.clone(), *slot));
+    let best: Vec<L> = best.collect();
+    lanes.filter(|lane| !best.contains(lane)).collect()
+}
+
+/// The lanes of a process, for the operations that follow their keys.
+pub(crate) trait Lanes {
+    type Lane;
+
+    /// The [best](best) lane to the masters of a slot, which is added if there is none.
+    fn lane(&mut self, slot: u16) -> Self::Lane;
+
+    /// The lane to a server of a node that owns no slot, but to which this one is migrating. `None`: there cannot be one.
+    fn target(&mut self, to: (usize, &Endpoint), slot: u16) -> Option<Self::Lane>;
+
+    /// The map of a node's Cluster.
+    fn map(&self, node: usize) -> Option<Arc<Map>>;
+
+    /// Ends a lane's connection to a node, unless it leads to this server.
+    fn leave(&mut self, lane: &Self::Lane, node: usize, server: &Endpoint);
+
+    /// Has the end of a lock sent on without a caller.
+    fn owe(&mut self, debts: Vec<(usize, Debt)>);
+
+    /// The lane to this server of the node, to which this slot is migrating.
+    fn lane_to(&mut self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Self::Lane> {
+        let map = self.map(node)?;
+        let mut shards = map.shards();
+        let Some(own) = shards.find(|own| map.master(*own) == Some(server)) else {
+            return self.target((node, server), slot);
+        };
+        let lane = self.lane(own);
+        // The lane may still be connected to the server that had that slot before.
+        self.leave(&lane, node, server);
+        Some(lane)
+    }
+
+    /// The lane that an operation takes next, and after which pause. `None`: the answer counts. `is_from`: whether it
+    /// came over this lane.
+    fn step(
+        &mut self,
+        redirect: &mut Redirect,
+        answer: &Answer,
+        is_from: impl Fn(&Self::Lane) -> bool,
+        now: Instant,
+    ) -> Option<(Self::Lane, Op, Duration)> {
+        let slot = redirect.slot();
+        let next = match redirect.next(answer, now) {
+            Goes::Owner { op, pause, moved } => {
+                let lane = self.lane(slot);
+                if let Some((node, to)) = moved.filter(|_| is_from(&lane)) {
+                    self.leave(&lane, node, &to);
+                }
+                Some((lane, op, pause))
+            }
+            Goes::Importer {
+                op,
+                pause,
+                node,
+                to,
+            } => self
+                .lane_to((node, &to), slot)
+                .map(|lane| (lane, op, pause)),
+            Goes::Nowhere => None,
+        };
+        let debts = match next {
+            Some(_) => Vec::new(),
+            None => redirect.debts(answer),
+        };
+        if !debts.is_empty() {
+            self.owe(debts);
+        }
+        next
+    }
+
+    /// The lane of a release that no call waits for.
+    fn lane_of(&mut self, node: usize, to: Option<&Endpoint>, slot: u16) -> Self::Lane {
+        let lane = to.and_then(|to| self.lane_to((node, to), slot));
+        lane.unwrap_or_else(|| self.lane(slot))
+    }
+
+    /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer to such a
+    /// release: another slot may have led the lane there, and no call uses it meanwhile.
+    fn leave_others(&mut self, slot: u16, answer: &Answer, is_from: impl Fn(&Self::Lane) -> bool) {
+        for (node, elsewhere) in Redirect::of(answer, slot) {
+            if let Hint::Moved(_, to) = &elsewhere.hint {
+                let lane = self.lane(slot);
+                if is_from(&lane) {
+                    self.leave(&lane, node, to);
+                }
+            }
+        }
+    }
+}
