@@ -129,7 +129,7 @@ impl World {
             return Kind::Permit { permits, slot };
         }
         let writes = Kind::Write(Mark {
-            writer: self.order,
+            writer: self.agenda.order,
             life: if self.conditions.prompt { 2000 } else { 30 },
             waited: 0,
         });
@@ -159,11 +159,11 @@ impl World {
 
     pub(super) fn draw(&mut self, c: usize, resource: u8) -> Token {
         let id = self.checks.tokens.len();
-        self.order += 1;
+        self.agenda.order += 1;
         self.checks.tokens.push(TokenHistory {
             client: c,
             resource,
-            drawn: self.order,
+            drawn: self.agenda.order,
             ..TokenHistory::default()
         });
         let mut bytes = [0; 20];
@@ -192,8 +192,8 @@ impl World {
             return self.begin_to_keep(c, thread, held);
         }
         if choice >= 10 && valid {
-            self.order += 1;
-            let since = self.order;
+            self.agenda.order += 1;
+            let since = self.agenda.order;
             let mut fencing = Fencing::with_lead(Duration::from_micros(LONGEST / 2));
             let fenced = fencing.next(&held.lease, now);
             return self.fence(c, thread, (held, fencing, since), fenced);

@@ -17,8 +17,8 @@ pub(super) enum Before {
 
 impl World {
     pub(super) fn history(&mut self) -> u64 {
-        self.order += 1;
-        self.order
+        self.agenda.order += 1;
+        self.agenda.order
     }
 
     /// Something happens to the servers behind a name.

@@ -68,8 +68,8 @@ impl World {
 
     /// A try that failed: its releases are written, behind its acquires.
     fn undone(&mut self, c: usize, token: usize, no: bool) {
-        self.order += 1;
-        self.checks.tokens[token].freed = Some(self.order);
+        self.agenda.order += 1;
+        self.checks.tokens[token].freed = Some(self.agenda.order);
         let (quorum, history) = (self.quorum(), &self.checks.tokens[token]);
         let answered = history.on.granted.or(history.on.denied).len();
         let mut wrong = None;
@@ -217,10 +217,10 @@ impl World {
         self.check(wrong.is_none(), || {
             format!("client {c}: {number} of {} after {wrong:?}", held.token)
         });
-        self.order += 1;
+        self.agenda.order += 1;
         self.checks
             .fences
-            .push((resource, held.token, number, self.order));
+            .push((resource, held.token, number, self.agenda.order));
     }
 
     /// A release returns what the nodes have answered.

@@ -1,9 +1,8 @@
 //! One schedule: a world from its seed, a time of faults, then quiet, then nothing may be left.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use super::agenda::Agenda;
 use super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, PROBED, Random};
 use super::client::{Client, Doing, Thread};
 use super::conditions::{Conditions, Locks};
@@ -49,8 +48,7 @@ impl World {
         let counters = if collides { 1 } else { 1024 };
         let mut world = World {
             t: 0,
-            order: 0,
-            events: BinaryHeap::new(),
+            agenda: Agenda::new(),
             servers: servers(&conditions, nodes, &mut random),
             clients: (0..clients)
                 .map(|number| Client::new(number, nodes, &conditions, counters, &mut random))
@@ -221,11 +219,7 @@ impl World {
     }
 
     fn until(&mut self, end: u64) {
-        while let Some(Reverse((at, order, event))) = self.events.pop() {
-            if at > end {
-                self.events.push(Reverse((at, order, event)));
-                break;
-            }
+        while let Some((at, event)) = self.agenda.next(end) {
             self.t = at;
             self.counts[Count::Events] += 1;
             match event {

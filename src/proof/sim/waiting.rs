@@ -39,7 +39,7 @@ impl Process for Local<'_> {
 
     fn token(&mut self, resource: &[u8]) -> Result<Token, Error> {
         // Now and then the operating system gives no random bytes.
-        match self.world.quiet || !self.world.order.is_multiple_of(128) {
+        match self.world.quiet || !self.world.agenda.order.is_multiple_of(128) {
             true => Ok(self.world.draw(self.c, resource[0])),
             false => Err(Error::random(getrandom::Error::UNSUPPORTED)),
         }
@@ -113,8 +113,8 @@ impl World {
         self.begin(c, thread);
         let (Held { token, lease }, now) = (held, self.clients[c].clocks.point(self.t));
         let resource = self.checks.tokens[token].resource;
-        self.order += 1;
-        self.checks.tokens[token].freed = Some(self.order);
+        self.agenda.order += 1;
+        self.checks.tokens[token].freed = Some(self.agenda.order);
         // A lock that was granted too late is released by a thread that waits itself.
         let waits = call.as_ref().is_some_and(|call| call.waits())
             || (0..RESOURCES)

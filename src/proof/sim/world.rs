@@ -1,10 +1,9 @@
 //! A world: its servers, its clients, the next events, and the record of the locks.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
+use super::agenda::Agenda;
 use super::basics::{RESOURCES, Random};
 use super::client::Client;
 use super::conditions::Conditions;
@@ -16,8 +15,7 @@ use crate::values::quorum::{Deadline, NodeSet, majority};
 
 pub(super) struct World {
     pub(super) t: u64,
-    pub(super) order: u64,
-    pub(super) events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) agenda: Agenda<Event>,
     pub(super) random: Random,
     pub(super) servers: Vec<Server>,
     pub(super) clients: Vec<Client>,
@@ -265,16 +263,12 @@ pub(super) use trace;
 
 impl World {
     pub(super) fn at(&mut self, at: u64, event: Event) {
-        self.order += 1;
-        self.events.push(Reverse((at, self.order, event)));
+        self.agenda.at(at, event);
     }
 
     pub(super) fn wake(&mut self, c: usize, at: u64) {
-        let at = at.max(self.t + 1);
-        if at < self.clients[c].wake_at {
-            self.clients[c].wake_at = at;
-            self.at(at, Event::Wake(c));
-        }
+        let wakes = (&mut self.clients[c].wake_at, self.t);
+        self.agenda.wake(wakes, at, Event::Wake(c));
     }
 
     pub(super) fn now(&self, c: usize) -> Instant {

@@ -201,18 +201,21 @@ impl Redirect {
         Goes::Nowhere
     }
 
-    /// Notes the nodes that may have carried the operation out, although it is sent on: a connection closed before the
-    /// answer, and the next one led elsewhere; or the others do not have the key. A caller would be told of a loss.
+    /// Notes the nodes that may have carried the operation out, although it is sent on: all but those that refused it, or
+    /// do not have the key and were sent nothing over a connection that closed before. A caller would be told of a loss.
     fn note(&mut self, answer: &Answer) {
         if !self.is_waited_for || mutant(Mutant::RedirectIsFirstTry) {
             return;
         }
-        let is_unclear = |cause: &Cause| matches!(cause, Cause::Closed(_) | Cause::NoAnswer(..));
-        let causes = answer.remarks.causes.iter();
-        let unclear = causes.filter(|(_, cause)| is_unclear(cause));
-        let unclear: NodeSet = unclear.map(|(node, _)| *node).collect();
-        let done = answer.tally.granted.or(unclear);
-        self.op.may_be_done = self.op.may_be_done.or(done);
+        let failed = |is_elsewhere| {
+            let causes = answer.remarks.causes.iter();
+            let is_it = |cause: &Cause| matches!(cause, Cause::Elsewhere(_)) == is_elsewhere;
+            let failed = causes.filter(|(_, cause)| is_it(cause));
+            failed.map(|(node, _)| *node).collect::<NodeSet>()
+        };
+        let not_done = failed(true).without(failed(false)).or(answer.tally.refused);
+        let may_be_done = self.op.nodes.without(not_done);
+        self.op.may_be_done = self.op.may_be_done.or(may_be_done);
     }
 
     /// The releases, each of a node, that are sent on without a caller after the last answer: even if it counts, each
@@ -490,7 +493,7 @@ mod tests {
             let mut redirect = waited(Action::Release(Notify::First), 1, now);
             let goes = next(&mut redirect, &answer("ASK 17 h:2", now), now);
             assert_eq!(goes, "importer 0 2 after 0ns");
-            assert!(redirect.op().may_be_done.is_empty());
+            assert!(!redirect.op().may_be_done.has(0));
             let mut unnamed = answer("unnamed", now);
             let closed = Arc::new(Cause::Closed("before it answered".into()));
             unnamed.remarks.make().causes.insert(0, (0, closed));

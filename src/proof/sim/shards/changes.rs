@@ -168,11 +168,11 @@ impl ShardWorld {
         if here.moving.is_some() && !self.conditions.guarded {
             return;
         }
-        self.order += 1;
+        self.agenda.order += 1;
         if !lags {
             self.replicate(cluster);
         }
-        let (t, history) = (self.t, self.order);
+        let (t, history) = (self.t, self.agenda.order);
         trace!(self, "cluster {cluster} fails over, lags: {lags}");
         self.checks.counts.failovers += 1;
         self.checks.failed_over = Some(t);

@@ -229,7 +229,8 @@ impl ShardWorld {
                 );
                 let history = &mut self.checks.tokens[token];
                 history.rel.add(cluster);
-                if reply != b":0\r\n" {
+                // A negative number tells why the lock is not there.
+                if !reply.starts_with(b":-") && reply != b":0\r\n" {
                     history.released.add(cluster);
                 }
             }

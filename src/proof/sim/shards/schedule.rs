@@ -1,8 +1,6 @@
 //! One schedule: a world from its seed, a time of changes and faults, then quiet, then nothing may be left.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
+use super::super::agenda::Agenda;
 use super::super::basics::{MS, Random};
 use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
@@ -55,8 +53,7 @@ impl ShardWorld {
         let conditions = Conditions::draw(seed, &mut random);
         let mut world = ShardWorld {
             t: 0,
-            order: 0,
-            events: BinaryHeap::new(),
+            agenda: Agenda::new(),
             start: clock::instant(),
             clusters: (0..conditions.nodes)
                 .map(|number| Cluster::new(number, &mut random))
@@ -168,11 +165,7 @@ impl ShardWorld {
     }
 
     fn until(&mut self, end: u64) {
-        while let Some(Reverse((at, order, event))) = self.events.pop() {
-            if at > end {
-                self.events.push(Reverse((at, order, event)));
-                break;
-            }
+        while let Some((at, event)) = self.agenda.next(end) {
             self.t = at;
             self.checks.counts.events += 1;
             match event {

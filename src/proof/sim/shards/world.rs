@@ -1,9 +1,8 @@
 //! A world of Clusters: its servers, its processes, the next events, and the checks.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::super::agenda::Agenda;
 use super::super::basics::{Random, TODAY};
 use super::process::{Connection, Process};
 use super::servers::Cluster;
@@ -13,8 +12,7 @@ use crate::values::quorum::{Deadline, NodeSet};
 
 pub(crate) struct ShardWorld {
     pub(super) t: u64,
-    pub(super) order: u64,
-    pub(super) events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) agenda: Agenda<Event>,
     pub(super) random: Random,
     pub(super) start: Instant,
     pub(super) clusters: Vec<Cluster>,
@@ -150,16 +148,12 @@ pub(super) use crate::proof::sim::world::trace;
 
 impl ShardWorld {
     pub(super) fn at(&mut self, at: u64, event: Event) {
-        self.order += 1;
-        self.events.push(Reverse((at, self.order, event)));
+        self.agenda.at(at, event);
     }
 
     pub(super) fn wake(&mut self, p: usize, at: u64) {
-        let at = at.max(self.t + 1);
-        if at < self.processes[p].wake_at {
-            self.processes[p].wake_at = at;
-            self.at(at, Event::Wake(p));
-        }
+        let wakes = (&mut self.processes[p].wake_at, self.t);
+        self.agenda.wake(wakes, at, Event::Wake(p));
     }
 
     pub(super) fn now(&self) -> Instant {
