@@ -234,10 +234,15 @@ impl Tally {
 
     /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With every vote counted, the
     /// verdict is certain.
+    #[inline]
     pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let quorum = majority(nodes);
-        let spare = spare(nodes);
-        let (granted, refused) = (self.granted.len(), self.refused.len());
+        let granted = self.granted.len();
+        // Mostly this is the last vote that was waited for.
+        if question != Question::Answer && granted >= quorum {
+            return Some(Verdict::Yes);
+        }
+        let (spare, refused) = (spare(nodes), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
         if question == Question::Answer && pending > 0 {
             None

@@ -29,6 +29,12 @@ const PEEK: Option<i32> = Some(0x02 | 0x80);
 #[cfg(not(unix))]
 const PEEK: Option<i32> = None;
 
+/// The flags for writing without waiting, and without a signal if the other side is gone.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const AT_ONCE: Option<i32> = Some(0x40 | 0x4000);
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const AT_ONCE: Option<i32> = None;
+
 pub(crate) struct Plain {
     /// A Unix socket too: the system calls are the same.
     stream: TcpStream,
@@ -74,6 +80,16 @@ impl Plain {
         until: Instant,
         now: Instant,
     ) -> Result<(), Cause> {
+        // Mostly the kernel takes all of it, and no time is needed.
+        if let Some(flags) = AT_ONCE.filter(|_| !bytes.is_empty()) {
+            match SockRef::from(&self.stream).send_with_flags(bytes, flags) {
+                Ok(written) if written == bytes.len() => return Ok(()),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if timed_out(error.kind()) => {}
+                Err(error) => return Err(Cause::io(&error)),
+            }
+        }
         let mut rest = until.saturating_duration_since(now).max(SHORTEST);
         let asked = rest;
         while !bytes.is_empty() {
@@ -109,7 +125,11 @@ impl Plain {
         until: Instant,
         now: Instant,
     ) -> Result<usize, Cause> {
-        let mut rest = until.saturating_duration_since(now);
+        let mut rest = match until == now + self.read_timeout {
+            // The usual wait.
+            true => self.read_timeout,
+            false => until.saturating_duration_since(now),
+        };
         loop {
             let read = if rest.is_zero() {
                 self.read_what_is_here(buffer)
@@ -174,7 +194,7 @@ impl Plain {
 /// most a sixteenth too long stays, or too short by half: a read in vain checks the clock, and
 /// waits again.
 fn needs_reset(current: Duration, rest: Duration) -> bool {
-    current > rest + rest / 16 || current < rest / 2
+    current != rest && (current > rest + rest / 16 || current < rest / 2)
 }
 
 /// The kernel returns `WouldBlock` for its own timeouts.

@@ -320,12 +320,14 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Step<W> {
-        let token = process.token(&self.resource);
-        let op = token.map(|token| trying.attempt.op(token, now));
-        self.state = CallState::Tries(trying);
-        match op {
-            Ok(op) => Step::Try(op),
+        match process.token(&self.resource) {
+            Ok(token) => {
+                let op = trying.attempt.op(token, now);
+                self.state = CallState::Tries(trying);
+                Step::Try(op)
+            }
             Err(error) => {
+                self.state = CallState::Tries(trying);
                 self.fail(Ended::Error(error), process);
                 self.next(process, now)
             }

@@ -168,6 +168,7 @@ const WRITE: Row = names(ACQUIRE_WRITE, &[Queue, WriterMark], &[Queue, WriterMar
 const SEVERAL: Row = names(ACQUIRE_NAMES, &[], &[Queue]);
 
 impl Kind {
+    #[inline]
     pub(crate) fn row(&self) -> &'static Row {
         match self {
             Kind::Plain => &PLAIN,
@@ -180,6 +181,7 @@ impl Kind {
         }
     }
 
+    #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Kind::Plain)
     }

@@ -181,7 +181,11 @@ impl ReplyReader {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         #[cfg(test)]
         tests::worked(if self.read > 0 { self.rest().len() } else { 0 });
-        self.bytes.drain(..self.read);
+        if self.read == self.bytes.len() {
+            self.bytes.clear();
+        } else {
+            self.bytes.drain(..self.read);
+        }
         self.read = 0;
         self.bytes.extend_from_slice(bytes);
     }

@@ -175,6 +175,7 @@ impl Key {
 
 impl Means {
     /// Whether a command that was packed for [`Means::ALL`] will do.
+    #[inline]
     pub(crate) fn is_usual(self, action: &Action) -> bool {
         let Means {
             scripts, beside, ..
@@ -183,6 +184,7 @@ impl Means {
     }
 
     /// Whether the action is done without a script.
+    #[inline]
     pub(crate) fn is_native(self, action: &Action) -> bool {
         let otherwise = matches!(
             action,
@@ -196,6 +198,7 @@ impl Means {
     }
 
     /// Whether the action names keys beside the lock that it can do without.
+    #[inline]
     pub(crate) fn names_companions(self, action: &Action, key: &Key, prefix: &Prefix) -> bool {
         action.uses_companions(&key.kind)
             && !matches!(self.scripts, Scripts::None(_))
@@ -208,6 +211,7 @@ impl Means {
 }
 
 impl Action {
+    #[inline]
     pub(crate) fn question(&self) -> Question {
         match self {
             Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Question::Acquire,
@@ -216,11 +220,13 @@ impl Action {
         }
     }
 
+    #[inline]
     pub(crate) fn is_release(&self) -> bool {
         matches!(self, Action::Release(_))
     }
 
     /// The ttl that an acquire asks for.
+    #[inline]
     pub(crate) fn acquires_for(&self) -> Option<Ttl> {
         match self {
             Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(*ttl),
@@ -229,11 +235,13 @@ impl Action {
     }
 
     /// Whether the holder has given the lock up.
+    #[inline]
     pub(crate) fn ends(&self) -> bool {
         matches!(self, Action::Release(_) | Action::Shorten(_))
     }
 
     /// The proof needed before an answer counts. A key that exists was not lost; and a repair gives no vote.
+    #[inline]
     pub(crate) fn needs(&self) -> Proof {
         match self {
             Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Proof::Witness,
@@ -243,6 +251,7 @@ impl Action {
     }
 
     /// Whether the action concerns keys beside the lock that it can do without, other than the counter.
+    #[inline]
     pub(crate) fn uses_companions(&self, kind: &Kind) -> bool {
         match self {
             Action::Release(notify) => *notify != Notify::None,

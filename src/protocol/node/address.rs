@@ -32,6 +32,17 @@ impl Address {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_from_directory(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// Whether the node has another master, as far as its directory has answered.
+    #[inline]
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved.is_some()
+    }
+
     /// Whether the last answer is too old.
     pub(crate) fn is_unconfirmed(&self, now: Instant) -> bool {
         self.found.as_ref().is_some_and(|found| now > found.until())

@@ -57,6 +57,9 @@ impl Events {
         vote: &Vote,
         now: Instant,
     ) {
+        if let Vote::Granted(_) = vote {
+            return;
+        }
         if let (Action::Fence(_), Vote::Failed { cause, .. }) = (action, vote)
             && cause.meaning().concerns_rights()
         {

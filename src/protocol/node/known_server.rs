@@ -37,6 +37,11 @@ impl KnownServer {
         }
     }
 
+    #[inline]
+    pub(super) fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
     /// Notes that a new connection leads to the server.
     pub(super) fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
@@ -119,11 +124,13 @@ impl KnownServer {
     }
 
     /// Returns that time, if it has not been reported.
+    #[inline]
     pub(super) fn take_step(&mut self, now: Instant) -> Option<SitsOut> {
         let is_new = std::mem::take(&mut self.step_is_new);
-        self.clock.step(now).filter(|_| is_new)
+        is_new.then(|| self.clock.step(now)).flatten()
     }
 
+    #[inline]
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(previous) = &mut self.previous {
             previous.heard = now;

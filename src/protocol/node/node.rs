@@ -114,8 +114,16 @@ impl Node {
     }
 
     /// Whether operations are sent to the node.
+    #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.link == Link::Connected
+    }
+
+    /// Whether all answers count for as long as the node is connected: it has no guard, and no directory names its
+    /// address.
+    #[inline]
+    pub(crate) fn always_votes(&self) -> bool {
+        self.is_connected() && !self.server.is_guarded() && !self.wire.address.is_from_directory()
     }
 
     /// Which of the node's answers count now.
@@ -157,6 +165,7 @@ impl Node {
     }
 
     /// Whether the leader has a connection on which releases can be written.
+    #[inline]
     pub(crate) fn takes_releases(&self) -> bool {
         self.is_connected() || self.link == Link::Unresponsive && !self.has_worker()
     }
@@ -170,6 +179,7 @@ impl Node {
 
     // ---- its worker
 
+    #[inline]
     pub(crate) fn has_worker(&self) -> bool {
         matches!(self.worker, Worker::Running | Worker::Writing)
     }
@@ -198,6 +208,7 @@ impl Node {
     }
 
     /// Permits a thread to be started again.
+    #[inline]
     pub(crate) fn retry_worker(&mut self) {
         if self.worker == Worker::CannotStart {
             self.worker = Worker::None;
@@ -224,6 +235,7 @@ impl Node {
     // ---- sending
 
     /// Notes that `out` has everything that is being sent.
+    #[inline]
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         self.wire.sending(out);
         if self.has_worker() {
@@ -243,6 +255,7 @@ impl Node {
 
     /// Appends the ping that shows whether the server has read what severed connections left, or whether it still
     /// answers.
+    #[inline]
     pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
         let checks = self.is_quarantined() && !self.has_releases() && !self.retries(out.now);
         let pings = self.link == Link::Draining && self.outbox.pings() > 0 || checks;
@@ -257,6 +270,7 @@ impl Node {
     // ---- receiving
 
     /// The next reply, the command that it answers, and when that was sent.
+    #[inline]
     pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Received>, Cause> {
         let (wire, server) = (&mut self.wire, &mut self.server);
         let reply = wire.next_reply(now, |reading| server.read_clock(reading))?;
@@ -272,6 +286,7 @@ impl Node {
     }
 
     /// Notes that the node has answered a command: its connection is useful.
+    #[inline]
     pub(crate) fn set_useful(&mut self) {
         self.wire.set_useful();
         self.reconnect.failures.reset();
@@ -328,6 +343,7 @@ impl Node {
     }
 
     /// Notes that the node voted on an acquire, or answered with an error. Returns the event to report.
+    #[inline]
     pub(crate) fn voted(&mut self, complaint: Option<Arc<Cause>>) -> Option<NodeEvent> {
         match (complaint, self.reported) {
             (Some(cause), Reported::Well) => {
@@ -398,12 +414,16 @@ impl Node {
 
     /// Why a vote that the node has given does not count, if it does not (rules R59, R60). `has_counted`: another one
     /// for the same lock has, and the lock was not sent there anew since; or there is no other node.
+    #[inline]
     pub(crate) fn withholds(
         &self,
         acquires: bool,
         has_counted: bool,
         now: Instant,
     ) -> Option<Cause> {
+        if !self.server.is_guarded() {
+            return None;
+        }
         let reason = match acquires {
             true => self.server.standing(now).refuses(true),
             false if has_counted || mutant(Mutant::ExtendWhereverHeld) => None,
@@ -413,6 +433,7 @@ impl Node {
     }
 
     /// Notes that the server's clock was set forward, if it was since the last call. Returns the event to report.
+    #[inline]
     pub(crate) fn take_step(&mut self, now: Instant) -> Option<NodeEvent> {
         let reason = self.server.take_step(now)?;
         self.reported = Reported::GivesNoVotes;

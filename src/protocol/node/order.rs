@@ -54,9 +54,13 @@ impl Order {
         found.unwrap_or_default()
     }
 
-    /// The node to read, and how long to wait for it. `age`: how long ago a node was sent what it answers next. A node
-    /// that has had its time is only probed.
-    fn reads(&mut self, any_of: NodeSet, age: impl Fn(usize) -> Duration) -> (usize, Duration) {
+    /// The node to read, and how long to wait for it. `had`: whether a node has had this much time for what it answers
+    /// next. Then it is only probed.
+    fn reads(
+        &mut self,
+        any_of: NodeSet,
+        had: impl Fn(usize, Duration) -> bool,
+    ) -> (usize, Duration) {
         let fresh = any_of.without(self.in_vain);
         if fresh.is_empty() {
             self.turn += 1;
@@ -64,16 +68,22 @@ impl Order {
             return (next.unwrap_or_default(), SLICE);
         }
         let node = self.nearest(fresh);
-        let had_time = age(node) >= SLICE.max(2 * self.lag(node));
+        let had_time = had(node, SLICE.max(2 * self.lag(node)));
         (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
-    /// Notes that a node answered after `took`, of which the reader `waited` for it.
-    fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
+    /// Notes that a node answered after `took`. `waited`: how much of that the reader waited for it.
+    fn heard(
+        &mut self,
+        node: usize,
+        took: Duration,
+        waited: impl FnOnce() -> Duration,
+        now: Instant,
+    ) {
         self.in_vain.remove(node);
         // A node that answered while others were waited for took at most as long as they did.
         let lag = self.lag(node);
-        if took < lag || waited > took / 2 {
+        if took < lag || waited() > took / 2 {
             self.learn(node, took, now);
         }
     }
@@ -129,6 +139,7 @@ impl Reader {
         self.order.slow()
     }
 
+    #[inline]
     pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
         self.order.nearest(any_of)
     }
@@ -149,11 +160,8 @@ impl Reader {
         now: Instant,
     ) -> (usize, Instant) {
         self.since = now;
-        let age = |node| {
-            let since = pending_since(node).unwrap_or(now);
-            now.saturating_duration_since(since)
-        };
-        let (node, wait) = self.order.reads(any_of, age);
+        let had = |node, time| pending_since(node).is_some_and(|since| since + time <= now);
+        let (node, wait) = self.order.reads(any_of, had);
         (node, now + wait)
     }
 
@@ -163,8 +171,10 @@ impl Reader {
     }
 
     /// Notes that a node answered a command that was sent then.
+    #[inline]
     pub(crate) fn heard(&mut self, node: usize, sent: Instant, now: Instant) {
-        let waited = now.saturating_duration_since(self.since);
+        let since = self.since;
+        let waited = || now.saturating_duration_since(since);
         let took = now.saturating_duration_since(sent);
         self.order.heard(node, took, waited, now);
     }
@@ -202,11 +212,11 @@ mod tests {
         let (mut owing, mut read, mut spent) =
             (NodeSet::first(takes.len()), Vec::new(), Duration::ZERO);
         while read.len() < quorum {
-            let (node, wait) = order.reads(owing, |_| spent);
+            let (node, wait) = order.reads(owing, |_, time| spent >= time);
             let before = spent;
             if takes[node] <= spent + wait {
                 spent = spent.max(takes[node]);
-                order.heard(node, spent, spent - before, started + spent);
+                order.heard(node, spent, || spent - before, started + spent);
                 owing.remove(node);
                 read.push(node);
             } else {
@@ -251,15 +261,15 @@ mod tests {
         let now = clock::instant();
         let mut order = Order::new(2, now);
         let all = NodeSet::first(2);
-        order.heard(1, 50 * MS, 50 * MS, now);
-        order.heard(0, 40 * MS, 40 * MS, now);
+        order.heard(1, 50 * MS, || 50 * MS, now);
+        order.heard(0, 40 * MS, || 40 * MS, now);
         // The node is waited for, slice by slice.
         for age in [0, 20, 79] {
-            assert_eq!(order.reads(all, |_| age * MS), (0, SLICE));
+            assert_eq!(order.reads(all, |_, time| age * MS >= time), (0, SLICE));
             order.in_vain(0, age * MS, now);
         }
         order.in_vain(0, 80 * MS, now);
-        assert_eq!(order.reads(all, |_| 80 * MS), (1, SLICE));
+        assert_eq!(order.reads(all, |_, time| 80 * MS >= time), (1, SLICE));
     }
 
     #[test]
@@ -286,8 +296,10 @@ mod tests {
         let all = NodeSet::first(3);
         all.iter()
             .for_each(|node| order.in_vain(node, 10 * MS, now));
-        let turns: NodeSet = (0..3).map(|_| order.reads(all, |_| 20 * MS).0).collect();
+        let turns: NodeSet = (0..3)
+            .map(|_| order.reads(all, |_, time| 20 * MS >= time).0)
+            .collect();
         assert_eq!(turns, all);
-        assert_eq!(order.reads(all, |_| 20 * MS).1, SLICE);
+        assert_eq!(order.reads(all, |_, time| 20 * MS >= time).1, SLICE);
     }
 }

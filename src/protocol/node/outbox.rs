@@ -74,11 +74,13 @@ impl Outbox {
         self.to_send.push(debt);
     }
 
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Debt> {
         self.to_send.pop()
     }
 
     /// Whether nothing is to be sent at once.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.to_send.queue.is_empty()
     }
@@ -102,7 +104,11 @@ impl Outbox {
 
     /// Takes a deferred debt to try again. The others wait for its reply, or for the longest pause. Drops debts whose
     /// keys have ended.
+    #[inline]
     pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
+        if self.deferred.queue.is_empty() {
+            return None;
+        }
         let debt = std::iter::from_fn(|| self.deferred.pop()).find(|debt| !debt.is_over(now));
         if debt.is_some() {
             self.retry_at = Some(now + LAST_PAUSE);
@@ -111,6 +117,7 @@ impl Outbox {
     }
 
     /// When a deferred debt is tried again.
+    #[inline]
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         let any = !self.deferred.queue.is_empty() && !mutant(Mutant::NeverRetryDeferred);
         self.retry_at.filter(|_| any)

@@ -62,6 +62,12 @@ impl<P> Proofs<P> {
         }
     }
 
+    /// Whether some answers count only with proofs.
+    #[inline]
+    pub(crate) fn are_asked_for(&self) -> bool {
+        self.witness.is_some()
+    }
+
     /// Whether the server has no place for a witness.
     pub(crate) fn lack_witness(&self) -> bool {
         let witness = self.witness.as_ref();
@@ -97,6 +103,12 @@ impl<P> Proofs<P> {
         if self.witness.is_some() {
             self.needed = self.needed.max(proof);
         }
+    }
+
+    /// Whether facts must be asked for behind the commands.
+    #[inline]
+    pub(crate) fn are_needed(&self) -> bool {
+        self.needed != Proof::None
     }
 
     /// Takes the facts to ask for behind the commands.

@@ -26,7 +26,7 @@ use crate::values::prefix::Prefix;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
 /// meanwhile, a write would succeed, and no reply would come.
-const IDLE: Duration = Duration::from_millis(10);
+pub(crate) const IDLE: Duration = Duration::from_millis(10);
 /// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new connection at most once
 /// in a turn. A ping counts for half of that: a command that was cut off at the end of a turn makes the next one
 /// smaller. Over TLS the server reads one record in a turn, and data written at once is in as few records as hold it:
@@ -112,16 +112,19 @@ impl Wire {
     }
 
     /// The number of pending replies.
+    #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.expected.queue.len()
     }
 
     /// When the command that the next reply answers was sent.
+    #[inline]
     pub(crate) fn pending_since(&self) -> Option<Instant> {
         Some(self.expected.queue.front()?.at)
     }
 
     /// Whether a reply is pending to a command that was sent then or earlier.
+    #[inline]
     pub(crate) fn has_pending_since(&self, then: Option<Instant>) -> bool {
         let since = self.pending_since();
         since.is_some_and(|since| Some(since) <= then)
@@ -150,6 +153,7 @@ impl Wire {
     // ---- sending
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
+    #[inline]
     pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Means {
         let mut means = self.handshake.means;
         if self.alone.has(key.names()) {
@@ -172,6 +176,7 @@ impl Wire {
     }
 
     /// Notes a pending reply to the command that is appended to `out` next.
+    #[inline]
     pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
         // A record is read as a whole, or not at all.
         let before = match self.handshake.by_record {
@@ -194,6 +199,9 @@ impl Wire {
 
     /// Appends the commands that show whether the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
+        if !self.proofs.are_needed() {
+            return;
+        }
         for part in self.proofs.behind().into_iter().flatten() {
             self.expect(Pending::Look(part), out);
             let own = self.handshake.witness_key.as_deref();
@@ -253,11 +261,12 @@ impl Wire {
         now: Instant,
         mut read_clock: impl FnMut(ClockReading),
     ) -> Result<Option<Received>, Cause> {
+        let proves = self.proofs.are_asked_for();
         loop {
-            if let Some((reply, command, sent)) = self.proofs.next() {
+            if proves && let Some((reply, command, sent)) = self.proofs.next() {
                 return Ok(Some((reply, Some(command), sent)));
             }
-            if self.take_proof(now, &mut read_clock)? {
+            if proves && self.take_proof(now, &mut read_clock)? {
                 continue;
             }
             let Some((reply, pending, sent)) = self.next_answer(now)? else {
@@ -277,6 +286,9 @@ impl Wire {
                     }
                     _ => return Err(self.shows_nothing(&reply, part)),
                 },
+                Pending::Command(command) if !proves => {
+                    return Ok(Some((reply, Some(command), sent)));
+                }
                 Pending::Command(command) => {
                     let needs = command.needs;
                     let counts = self.proofs.received((reply, command, sent), needs);
@@ -400,10 +412,12 @@ impl Wire {
     }
 
     /// Notes that a command was answered.
+    #[inline]
     pub(crate) fn set_useful(&mut self) {
         self.useful = true;
     }
 
+    #[inline]
     pub(crate) fn is_useful(&self) -> bool {
         self.useful
     }
@@ -427,6 +441,7 @@ impl Wire {
 
     /// Whether a probe is due, or replies have piled up and enough of them were requested since the last probe (a
     /// distant node has many pending at any time).
+    #[inline]
     pub(crate) fn wants_probe(&self) -> bool {
         self.probe.is_due || self.pending() > self.probe.pending + MAX_UNREAD_REPLIES
     }
@@ -436,8 +451,10 @@ impl Wire {
         self.probe.at < Some(since)
     }
 
-    pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        self.active.is_some_and(|active| now > active + IDLE)
+    /// Whether the connection has been silent since before then.
+    #[inline]
+    pub(crate) fn is_idle(&self, then: Option<Instant>) -> bool {
+        self.active.is_some() && self.active < then
     }
 
     pub(crate) fn ping_at(&self) -> Option<Instant> {

@@ -228,8 +228,11 @@ impl<W> Core<W> {
         let over = under_way && self.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         for (at, node) in self.nodes.iter().enumerate() {
-            if node.is_connected() {
+            if node.is_connected() && operation.op.named.is_some() {
                 operation.keep_from(at, &node.wire().handshake.server);
+            }
+            if node.always_votes() {
+                continue;
             }
             let standing = node.standing(now);
             operation.heed(at, &standing, now);
@@ -341,13 +344,14 @@ impl<W> Core<W> {
 
     fn finish(&mut self, slot: usize, verdict: Verdict, now: Instant) {
         self.operations[slot].phase = Phase::Free;
-        if let Some(debt) = self.operations[slot].owed() {
-            // The end of the lock must be sent where it was not written, or where the connection it was written on has
-            // died.
-            let Operation { op, sent_to, .. } = &self.operations[slot];
-            let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
+        // The end of the lock must be sent where it was not written, or where the connection it was written on has died.
+        let Operation { op, sent_to, .. } = &self.operations[slot];
+        let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
+        let nodes = nodes.without(*sent_to);
+        if !nodes.is_empty()
+            && let Some(debt) = self.operations[slot].owed()
+        {
             for at in nodes
-                .without(*sent_to)
                 .iter()
                 .filter(|_| !mutant(Mutant::ReleaseWhereConnected))
             {
@@ -355,8 +359,9 @@ impl<W> Core<W> {
             }
         }
         // Slots that an extension finds are put right by the refill.
-        let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
-        if acquired {
+        let operation = &self.operations[slot];
+        let acquired = verdict == Verdict::Yes && operation.is_acquire();
+        if acquired && operation.counts_apart() {
             for (at, release) in self.operations[slot].stray_releases() {
                 self.add_debt(at, Some(Debt::release(release)));
             }
@@ -366,7 +371,9 @@ impl<W> Core<W> {
         let notified_elsewhere = operation.is_acquire() && self.notified_elsewhere.take(resource);
         let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
         let caller = operation.caller.take();
-        self.answers.extend(caller.map(|caller| (caller, answer)));
+        if let Some(caller) = caller {
+            self.answers.push((caller, answer));
+        }
     }
 
     /// Closes the nodes. Commands that were sent, and releases that must still be sent, have one node timeout.

@@ -26,7 +26,8 @@ pub(crate) struct Op {
     pub(crate) nodes: NodeSet,
     /// The only server that the operation may be sent to: it does not have the slot yet, and carries out the operation
     /// all the same.
-    pub(crate) named: Option<Named>,
+    /// Boxed, since it is rare and operations are moved.
+    pub(crate) named: Option<Box<Named>>,
     /// The nodes that may have carried out the end of a lock before it was sent on: there it is no news that they do not
     /// have the lock.
     pub(crate) may_be_done: NodeSet,
@@ -96,6 +97,7 @@ impl Op {
         Op { nodes, ..self }
     }
 
+    #[inline]
     pub(crate) fn is_acquire(&self) -> bool {
         self.action.question() == Question::Acquire
     }
@@ -107,6 +109,7 @@ impl Op {
 
     /// The debt to a node that does not carry out the operation, if it ends a lock. `submitted`: when the operation was
     /// submitted, at the earliest.
+    #[inline]
     pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
         match self.action {
             Action::Release(_) => Some(Debt::release(self.key.clone())),
@@ -120,6 +123,7 @@ impl Op {
 
     /// Sets the server that was named ([`Op::named`]).
     pub(crate) fn named(self, named: Option<Named>) -> Op {
+        let named = named.map(Box::new);
         Op { named, ..self }
     }
 }

@@ -38,15 +38,20 @@ impl View {
             same_server: false,
             replies_flowing: reader.replies_flowing(),
         };
+        let mut always = NodeSet::EMPTY;
         for (at, node) in nodes.iter().enumerate() {
-            match node.is_connected() {
-                true => view.add(at, node.standing(now)),
-                false => {
-                    let cause = node.cause().map(|cause| &**cause);
-                    view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
-                }
+            if node.always_votes() {
+                always.add(at);
+            } else if node.is_connected() {
+                view.add(at, node.standing(now));
+            } else {
+                let cause = node.cause().map(|cause| &**cause);
+                view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
             }
         }
+        view.connected = view.connected.or(always);
+        view.held = view.held.or(always);
+        view.grants = view.grants.or(always);
         view
     }
 

@@ -15,6 +15,7 @@ const MAX_RELEASES_AT_ONCE: usize = 1024;
 const MAX_BYTES_AT_ONCE: usize = 1 << 17;
 
 impl Node {
+    #[inline]
     pub(crate) fn has_releases(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -52,11 +53,13 @@ impl Node {
     }
 
     /// Whether a retry is due.
+    #[inline]
     pub(crate) fn retries(&self, now: Instant) -> bool {
         self.outbox.retry_at().is_some_and(|at| at <= now)
     }
 
     /// Appends releases. Returns whether those were all.
+    #[inline]
     pub(crate) fn write_releases(&mut self, prefix: &Prefix, out: &mut Output<'_>) -> bool {
         let start = out.bytes.len();
         for _ in 0..MAX_RELEASES_AT_ONCE {
@@ -72,6 +75,7 @@ impl Node {
     }
 
     /// Appends one deferred release, if there is any.
+    #[inline]
     pub(crate) fn write_deferred(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         if let Some(debt) = self.outbox.pop_deferred(out.now) {
             self.write_debt(debt, true, prefix, out);

@@ -8,11 +8,11 @@ use std::time::Instant;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::order::SLICE;
+use crate::protocol::node::wire::IDLE;
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Wants;
-use crate::protocol::quorum::view::View;
 use crate::values::quorum::NodeSet;
 
 impl<W> Core<W> {
@@ -22,24 +22,24 @@ impl<W> Core<W> {
         loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let wire = node.wire();
+                let mut retries = false;
                 if node.is_connected() {
+                    let wire = node.wire();
                     if wire.has_pending_since(overdue) || wire.wants_probe() {
                         return self.probe(at, now);
                     }
+                    retries = node.retries(now);
                 } else if node.needs_worker(self.closed_at.is_some()) {
                     return Next::StartWorker { node: at };
                 } else if node.needs_worker_soon() {
                     silent = Some(at);
                 }
-                let retries = node.is_connected() && node.retries(now);
-                if node.has_releases() && node.takes_releases() || retries {
+                if retries || node.has_releases() && node.takes_releases() {
                     releases.add(at);
                 }
             }
-            let view = self.view(now);
-            let wants = self.survey(&view, now);
-            let owing = wants.owing.and(view.connected);
+            let wants = self.survey(now);
+            let owing = wants.owing;
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
             let waits = self.reader.replies_flowing() && !owing.is_empty();
@@ -79,12 +79,11 @@ impl<W> Core<W> {
 
     /// Finds nodes that may no longer be masters, and leaves those that are not (rule R43).
     fn look_at_masters(&mut self, now: Instant) {
-        for at in 0..self.nodes.len() {
-            let connected = self.nodes[at].is_connected();
-            let address = &mut self.nodes[at].wire_mut().address;
-            if let Some(cause) = connected.then(|| address.take_moved()).flatten() {
-                self.sever(at, cause, now);
-            }
+        let has_moved = |node: &Node| node.is_connected() && node.wire().address.has_moved();
+        while let Some(at) = self.nodes.iter().position(has_moved)
+            && let Some(cause) = self.nodes[at].wire_mut().address.take_moved()
+        {
+            self.sever(at, cause, now);
         }
     }
 
@@ -100,8 +99,13 @@ impl<W> Core<W> {
     }
 
     /// Returns the needs of the operations under way, and takes out those that are done.
-    fn survey(&mut self, view: &View, now: Instant) -> Wants {
+    fn survey(&mut self, now: Instant) -> Wants {
         let mut wants = Wants::new(now + self.timeouts.connect);
+        self.operations.shrink();
+        if self.operations.under_way().next().is_none() {
+            return wants;
+        }
+        let view = &self.view(now);
         for slot in self.operations.slots() {
             if !self.operations[slot].is_under_way() {
                 continue;
@@ -128,7 +132,7 @@ impl<W> Core<W> {
             }
             wants.add(operation, to_send, waits, view);
         }
-        self.operations.shrink();
+        wants.owing = wants.owing.and(view.connected);
         wants
     }
 
@@ -145,9 +149,10 @@ impl<W> Core<W> {
     }
 
     fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
+        let idle_since = now.checked_sub(IDLE);
         let idle = |at: &usize| {
             let node = &self.nodes[*at];
-            node.is_connected() && node.wire().is_idle(now)
+            node.is_connected() && node.wire().is_idle(idle_since)
         };
         if let Some(at) = nodes.iter().find(idle) {
             return self.probe(at, now);

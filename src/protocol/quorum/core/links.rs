@@ -165,7 +165,7 @@ impl<W> Core<W> {
             }
         }
         if !mutant(Mutant::WaitForGone) {
-            self.undo_written(at);
+            self.undo_written(std::iter::once(at).collect());
         }
         if let Cause::Closed(_) = *cause {
             // If one connection was closed, others may be, too.

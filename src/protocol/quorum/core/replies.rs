@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -83,7 +84,10 @@ impl<W> Core<W> {
             self.nodes[at].pinged();
             return true;
         };
-        if command.is_refused_for_companions(reply.error()) && !mutant(Mutant::UnreadRefusal) {
+        if let Reply::Error(error) = &reply
+            && command.is_refused_for_companions(error)
+            && !mutant(Mutant::UnreadRefusal)
+        {
             self.confirmation.refused();
         }
         let slot = command.operation.and_then(|id| self.operations.open(id));
@@ -116,7 +120,9 @@ impl<W> Core<W> {
         if command.awaited == Awaited::AsProbe && !Meaning::of(reply.error()).passes() {
             self.nodes[at].retry_deferred();
         }
-        let sent = command.owed.as_ref().map(Debt::sent);
+        let shortens = |slot| matches!(self.operations[slot].op.action, Action::Shorten(_));
+        let owed = command.owed.as_ref();
+        let sent = owed.filter(|_| slot.is_none_or(shortens)).map(Debt::sent);
         let (action, key) = match (slot, &command.owed, &sent) {
             (Some(slot), ..) => {
                 let op = &self.operations[slot].op;

@@ -18,12 +18,16 @@ impl<W> Core<W> {
     pub(crate) fn output(&mut self, mut nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         out.clear();
         self.choose_operations(nodes, out, now);
+        let mut written = NodeSet::EMPTY;
         while !nodes.is_empty() {
             let at = self.reader.nearest(nodes);
             nodes.remove(at);
-            self.output_to(at, out, now);
+            if self.output_to(at, out, now) {
+                written.add(at);
+            }
             out.parts.push((at, out.bytes.len()));
         }
+        self.undo_written(written);
     }
 
     /// Chooses the operations to send to one of these nodes. Releases come first, or a lock that is free already would
@@ -46,8 +50,8 @@ impl<W> Core<W> {
         }
     }
 
-    /// Appends the bytes for one node.
-    fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) {
+    /// Appends the bytes for one node. Returns whether all its releases are among them.
+    fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) -> bool {
         let Outgoing {
             bytes, operations, ..
         } = outgoing;
@@ -72,9 +76,7 @@ impl<W> Core<W> {
             node.write_releases(&self.operations.prefix, &mut out);
         }
         node.sending(&out);
-        if all {
-            self.undo_written(at);
-        }
+        all
     }
 
     /// Appends an operation for a node.
@@ -120,9 +122,10 @@ impl<W> Core<W> {
         node.write_deferred(prefix, out);
     }
 
-    /// Notes that the releases for a node are written, or its connection is finished.
-    pub(super) fn undo_written(&mut self, at: usize) {
-        let operations = self.operations.all_mut();
-        operations.for_each(|operation| operation.undo_to.remove(at));
+    /// Notes that the releases for these nodes are written, or their connections are finished.
+    pub(super) fn undo_written(&mut self, nodes: NodeSet) {
+        for operation in self.operations.all_mut() {
+            operation.undo_to = operation.undo_to.without(nodes);
+        }
     }
 }

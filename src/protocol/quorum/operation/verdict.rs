@@ -16,7 +16,7 @@ use crate::values::quorum::{NodeSet, Tally, Verdict, majority, spare};
 impl<W> Operation<W> {
     /// Whether votes are for one of several slots, and count only together with those for the same one (rules R47,
     /// R48).
-    pub(super) fn counts_apart(&self) -> bool {
+    pub(crate) fn counts_apart(&self) -> bool {
         self.op.key.kind.row().counts_apart && (self.is_acquire() || self.is_extension())
     }
 
