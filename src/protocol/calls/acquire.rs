@@ -7,23 +7,23 @@
 //!          └── has one ───────▶ Waits ── its time is over ──▶ Leaves ──▶ Dequeues ──▶ Done
 //! ```
 
-use std::ops::ControlFlow;
+mod attempts;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process::Process;
-use crate::protocol::commands::queue::{QueueEntry, QueueTurn};
-use crate::protocol::commands::script::Key;
+use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
-use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
+use crate::protocol::quorum::attempt::{Attempt, Rejection};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::waiter::{AcquireRequest, PlainTry, WaitFailure, WaiterAction};
 use crate::values::clock::Point;
-use crate::values::quorum::{Deadline, majority};
+use crate::values::quorum::majority;
 
 /// How often the program is asked, while it waits, whether to go on.
 const ASK: Duration = Duration::from_millis(50);
@@ -288,52 +288,6 @@ impl<W: Clone> Acquire<W> {
         self.waiter.is_some()
     }
 
-    // ---- attempts
-
-    /// Begins an attempt.
-    fn attempt(
-        &mut self,
-        entry: Option<Arc<QueueEntry>>,
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) -> Step<W> {
-        self.attempts = self.attempts.saturating_add(1);
-        let (resource, label) = (self.resource.clone(), self.request.label.clone());
-        let attempt = Attempt::new(resource, self.request.ttl, label, entry, self.node_timeout)
-            .of_kind(self.request.kind.clone());
-        let attempt = match self.waiter.is_some() || !self.request.kind.is_plain() {
-            true => attempt.since(self.since),
-            false => attempt,
-        };
-        self.was_held_here = process.held_here().has(&self.resource);
-        let trying = Trying {
-            attempt,
-            handed_off: false,
-        };
-        self.attempt_again(trying, process, now)
-    }
-
-    /// Makes a try, with a fresh token.
-    fn attempt_again(
-        &mut self,
-        mut trying: Trying,
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) -> Step<W> {
-        match process.token(&self.resource) {
-            Ok(token) => {
-                let op = trying.attempt.op(token, now);
-                self.state = CallState::Tries(trying);
-                Step::Try(op)
-            }
-            Err(error) => {
-                self.state = CallState::Tries(trying);
-                self.fail(Ended::Error(error), process);
-                self.next(process, now)
-            }
-        }
-    }
-
     /// Handles the answer to the step that `next` returned.
     pub(crate) fn answered(
         &mut self,
@@ -350,129 +304,6 @@ impl<W: Clone> Acquire<W> {
                 self.state = CallState::Dequeues(ended);
             }
             state => self.state = state,
-        }
-    }
-
-    fn tried(
-        &mut self,
-        mut trying: Trying,
-        answer: Answer,
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) {
-        let notified_elsewhere = answer.notified_elsewhere;
-        match trying.attempt.answered(answer, now) {
-            ControlFlow::Continue(within) => {
-                let pause = process.jitter(Duration::ZERO, within);
-                self.state = CallState::Pauses(trying, now.mono + pause);
-            }
-            ControlFlow::Break(tried) => {
-                let handed_off = trying.handed_off;
-                self.attempted((tried, handed_off, notified_elsewhere), process, now);
-            }
-        }
-    }
-
-    /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have
-    /// notified another process.
-    fn attempted(
-        &mut self,
-        (tried, handed_off, notified_elsewhere): (Tried, bool, bool),
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) {
-        let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
-        match (is_held && self.request.kind.is_plain(), handed_off) {
-            // From now on the lock counts as held here; a lock that was handed off already does.
-            (true, false) => process.held_here().add(&self.resource),
-            (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => {
-                process.held_here().remove(&self.resource)
-            }
-            _ => {}
-        }
-        let ttl = self.request.ttl;
-        let lease = |key: Key, deadline: Deadline| {
-            let mut lease = Lease::new(key, ttl, deadline);
-            lease.notified_elsewhere = notified_elsewhere;
-            lease
-        };
-        let (failure, rejection) = match tried {
-            Tried::Granted(key, deadline) => {
-                self.state = CallState::Done(Ok(lease(key, deadline)));
-                if let Some((id, _)) = self.waiter.take() {
-                    process.queues(|queues| queues.acquired(id, now.mono));
-                }
-                return;
-            }
-            Tried::TooSlow(key, deadline) => {
-                self.state = CallState::TooSlow(lease(key, deadline));
-                return;
-            }
-            Tried::Denied(rejection) => match rejection.other_use(self.quorum) {
-                Some((node, other)) => {
-                    self.state = CallState::Leaves(Ended::InOtherUse(node, other));
-                    return;
-                }
-                None => (WaitFailure::Busy(None), rejection),
-            },
-            Tried::Unavailable(errors) => match errors.same_server() {
-                Some(mistake) => {
-                    self.state = CallState::Leaves(Ended::Error(Error::Config(mistake)));
-                    return;
-                }
-                None => (WaitFailure::Unavailable(errors), Rejection::default()),
-            },
-            Tried::Expired => (WaitFailure::TooSlow, Rejection::default()),
-        };
-        self.failed(failure, &rejection, process, now);
-    }
-
-    /// Handles an attempt that gave no lock.
-    fn failed(
-        &mut self,
-        failure: WaitFailure,
-        rejection: &Rejection,
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) {
-        self.asks = true;
-        if let Some(id) = self.waiter_id() {
-            let failed = (failure.clone(), self.pause(&failure, process));
-            if !matches!(failure, WaitFailure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
-                process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
-            }
-            self.state = CallState::Waits;
-        } else if self.is_over(now) || failure.is_hopeless() {
-            self.asks = false;
-            let failure = match failure {
-                // Those who wait look at more than one denial.
-                WaitFailure::Busy(None) => {
-                    WaitFailure::Busy(rejection.named(self.quorum, now.mono))
-                }
-                other => other,
-            };
-            self.state = CallState::Done(Err(failure.into()));
-        } else {
-            let pause = self.pause(&failure, process);
-            let held_here = self.was_held_here || process.held_here().has(&self.resource);
-            let tried = PlainTry {
-                failure,
-                pause,
-                held_here,
-            };
-            self.join(Some(tried), process, now);
-        }
-    }
-
-    fn pause(&self, failure: &WaitFailure, process: &mut impl Process<Thread = W>) -> Duration {
-        let (min, max) = self.request.retry_delay;
-        let pause = process.jitter(min, max);
-        match failure {
-            // No pause is longer than until enough nodes vote.
-            WaitFailure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
-                pause.min(wait.saturating_add(process.jitter(Duration::ZERO, min)))
-            }),
-            _ => pause,
         }
     }
 

@@ -12,6 +12,7 @@
 //! connection is kept, since the SETs on it may still be carried out: the releases that undo them go
 //! behind them (rule R7). Operations and releases never go over two connections at a time.
 
+mod link;
 mod releases;
 pub(crate) mod task;
 
@@ -22,7 +23,6 @@ use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::Guard;
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
@@ -30,7 +30,6 @@ use crate::protocol::node::pending::Pending;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::wire::{Received, Wire};
-use crate::values::random::Rng;
 
 /// The maximum number of pings under way.
 const MAX_PINGS: usize = 256;
@@ -292,46 +291,6 @@ impl Node {
         self.reconnect.failures.reset();
     }
 
-    // ---- changes of the link
-
-    pub(crate) fn mark_unresponsive(&mut self, retry_at: Instant) {
-        (self.link, self.reconnect.at) = (Link::Unresponsive, Some(retry_at));
-    }
-
-    /// Finishes the connection. Returns its previous state, and what is pending on it.
-    pub(crate) fn sever(&mut self) -> (Link, Wire) {
-        let wire = std::mem::take(&mut self.wire);
-        self.outbox.add_unprocessed(wire.unprocessed());
-        // Deferred debts are worth a try on a new connection.
-        self.outbox.retry_deferred();
-        self.reconnect.at = None;
-        let link = match self.reconnect.is_made() {
-            true => Link::Draining,
-            false => Link::Disconnected,
-        };
-        (std::mem::replace(&mut self.link, link), wire)
-    }
-
-    /// Counts a connection that closed before it answered anything. True from the second in a row: back off before
-    /// reconnecting.
-    pub(crate) fn is_useless_again(&mut self, severed: &Wire) -> bool {
-        let useless = !severed.is_useful();
-        if useless {
-            self.reconnect.failures.failed();
-        }
-        useless && self.reconnect.failures.failures() > 1
-    }
-
-    /// When to connect again, after a random pause.
-    pub(crate) fn retry_at(&self, rng: &mut Rng, now: Instant) -> Instant {
-        let pause = self.reconnect.pause();
-        now + rng.between((pause / 2, pause))
-    }
-
-    pub(crate) fn pause_until(&mut self, retry_at: Instant) {
-        self.reconnect.at = Some(retry_at);
-    }
-
     /// Notes that the node is not connected. Returns the event to report.
     pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<NodeEvent> {
         if let Cause::Announced(announced) = &*cause {
@@ -357,59 +316,6 @@ impl Node {
             (None, Reported::Away) => Some(self.back()),
             _ => None,
         }
-    }
-
-    /// The number of tries to connect that have ended.
-    pub(crate) fn tries(&self) -> u64 {
-        self.reconnect.tries
-    }
-
-    /// When the last try began.
-    pub(crate) fn try_began(&self) -> Option<Instant> {
-        self.reconnect.began
-    }
-
-    /// Notes that an operation needs the node. Returns whether that is new.
-    pub(crate) fn reconnect_now(&mut self) -> bool {
-        !std::mem::replace(&mut self.reconnect.now, true)
-    }
-
-    /// Notes that a try to connect has ended without success.
-    pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
-        self.reconnect.ended();
-        self.reconnect.failures.failed();
-        self.reconnect.at = Some(retry_at);
-        self.reconnect.tried_last |= closed;
-    }
-
-    /// Notes that a try to connect has ended. Returns whether a new connection is usable: the present one may have
-    /// answered meanwhile, or the nodes may be closed.
-    pub(crate) fn connect_ended(&mut self) -> bool {
-        self.reconnect.next = NextConnection::None;
-        self.has_worker()
-    }
-
-    /// Notes that a new connection was made.
-    pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
-        self.reconnect.next = NextConnection::Made(Box::new(handshake));
-        if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
-            self.link = Link::Draining;
-        }
-    }
-
-    /// Whether one of the node's connections leads to the server with this run id.
-    pub(crate) fn leads_to(&self, run_id: &str) -> bool {
-        let is = |handshake: &Handshake| handshake.run_id.as_deref() == Some(run_id);
-        let made = match &self.reconnect.next {
-            NextConnection::Made(handshake) => is(handshake),
-            _ => false,
-        };
-        made || is(&self.wire.handshake)
-    }
-
-    /// Whether a new connection has been made while the present one does not answer.
-    pub(crate) fn is_replaceable(&self) -> bool {
-        self.link == Link::Unresponsive && self.reconnect.is_made()
     }
 
     /// Why a vote that the node has given does not count, if it does not (rules R59, R60). `has_counted`: another one
@@ -502,7 +408,6 @@ mod tests {
     use super::*;
     use crate::protocol::mutants::set_mutant;
     use crate::protocol::node::clock_watch::ClockReading;
-    use crate::protocol::node::reconnect::{FIRST_PAUSE, LAST_PAUSE};
     use crate::values::clock;
 
     /// One of several nodes may have the lock since its clock was set, and one that has had it all the time has granted
@@ -537,21 +442,5 @@ mod tests {
         let (by, left) = (Duration::from_secs(12), Duration::from_secs(30));
         assert!(matches!(*cause, Cause::Stepped(one, two) if (one, two) == (by, left)));
         assert!(node.take_step(now).is_none(), "it is reported once");
-    }
-
-    /// 0.1 s, 0.2 s, 0.4 s, and then always the last.
-    #[test]
-    fn pauses_grow_to_a_bound() {
-        let now = clock::instant();
-        let mut node = Node::new("x".into(), None);
-        for expected in [100, 200, 400, 700, 700] {
-            assert_eq!(node.reconnect.pause(), Duration::from_millis(expected));
-            node.tried(now, false);
-        }
-        (0..100).for_each(|_| node.tried(now, false));
-        node.reconnected(now);
-        assert_eq!(node.reconnect.pause(), LAST_PAUSE);
-        node.set_useful();
-        assert_eq!(node.reconnect.pause(), FIRST_PAUSE);
     }
 }

@@ -2,27 +2,27 @@
 //!
 //! A [`Wire`] serves one connection, so severing the connection means dropping it.
 
+mod receiving;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::errors::cause::Cause;
-use crate::errors::elsewhere::Elsewhere;
-use crate::errors::server_error::is_not_loaded;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
-use crate::protocol::commands::resp::{self, Reply, ReplyReader};
+use crate::protocol::commands::resp::{self, ReplyReader};
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::Address;
-use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look;
 use crate::protocol::node::outgoing::Output;
-use crate::protocol::node::pending::{Command, Pending, ReplyClass};
-use crate::protocol::node::proof::{self, Answered, Part, Proofs};
+use crate::protocol::node::pending::{Command, Pending};
+use crate::protocol::node::proof::{Part, Proofs};
 use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
+
+pub(crate) use receiving::Received;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
 /// meanwhile, a write would succeed, and no reply would come.
@@ -35,9 +35,6 @@ pub(crate) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
 /// The number of replies that no operation waits for after which they are read and dropped. Until then they cost the
 /// node memory, and reading them would cost system calls.
 const MAX_UNREAD_REPLIES: usize = 256;
-
-/// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
-pub(crate) type Received = (Reply, Option<Command>, Instant);
 
 struct Expected {
     pending: Pending,
@@ -247,170 +244,6 @@ impl Wire {
         self.proofs.into_held().chain(commands)
     }
 
-    // ---- receiving
-
-    pub(crate) fn receive(&mut self, bytes: &[u8]) {
-        self.reader.push(bytes);
-    }
-
-    /// The next reply that counts. `read_clock` gets each reading of the server's clock, before the replies that lacked
-    /// it.
-    #[inline]
-    pub(crate) fn next_reply(
-        &mut self,
-        now: Instant,
-        mut read_clock: impl FnMut(ClockReading),
-    ) -> Result<Option<Received>, Cause> {
-        let proves = self.proofs.are_asked_for();
-        loop {
-            if proves && let Some((reply, command, sent)) = self.proofs.next() {
-                return Ok(Some((reply, Some(command), sent)));
-            }
-            if proves && self.take_proof(now, &mut read_clock)? {
-                continue;
-            }
-            let Some((reply, pending, sent)) = self.next_answer(now)? else {
-                return Ok(None);
-            };
-            match pending {
-                Pending::Ping => return Ok(Some((reply, None, sent))),
-                Pending::Asking => {}
-                Pending::Look(part) => match reply.time_of_day() {
-                    Some(time_of_day) if part == Part::Clock => {
-                        read_clock(ClockReading {
-                            time_of_day,
-                            sent,
-                            received: now,
-                        });
-                        self.proofs.shown(Part::Clock, b"")?;
-                    }
-                    _ => return Err(self.shows_nothing(&reply, part)),
-                },
-                Pending::Command(command) if !proves => {
-                    return Ok(Some((reply, Some(command), sent)));
-                }
-                Pending::Command(command) => {
-                    let needs = command.needs;
-                    let counts = self.proofs.received((reply, command, sent), needs);
-                    if let Some((reply, command, sent)) = counts {
-                        return Ok(Some((reply, Some(command), sent)));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Why a reply to a look does not show what it should.
-    fn shows_nothing(&self, reply: &Reply, part: Part) -> Cause {
-        match reply {
-            // The witness's slot has moved, which means nothing for the lock's.
-            Reply::Error(text) if self.elsewhere(text).is_some() => witness::changed(),
-            Reply::Error(text) => proof::refused(text, part),
-            _ => witness::changed(),
-        }
-    }
-
-    /// Whether the next reply shows what it should. The reply is read in place: looks are frequent.
-    #[inline]
-    fn take_proof(
-        &mut self,
-        now: Instant,
-        read_clock: &mut impl FnMut(ClockReading),
-    ) -> Result<bool, Cause> {
-        let next = self.expected.queue.front();
-        let Some((Pending::Look(part), sent)) = next.map(|one| (&one.pending, one.at)) else {
-            return Ok(false);
-        };
-        let part = *part;
-        let (value, length) = if part == Part::Clock {
-            let Some((time_of_day, length)) = self.reader.time_of_day() else {
-                return Ok(false);
-            };
-            read_clock(ClockReading {
-                time_of_day,
-                sent,
-                received: now,
-            });
-            (&b""[..], length)
-        } else {
-            let Some(bulk) = self.reader.bulk() else {
-                return Ok(false);
-            };
-            bulk
-        };
-        self.proofs.shown(part, value)?;
-        self.reader.skip(length);
-        self.expected.pop();
-        self.active = Some(now);
-        Ok(true)
-    }
-
-    /// The next reply, the command that it answers, and when that was sent. More replies than commands are an error:
-    /// the next one would be taken for another's.
-    #[inline]
-    fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
-        if self.reader.is_empty() {
-            return Ok(None);
-        }
-        let reply = self.reader.next()?;
-        let more = reply.is_some() && !self.reader.is_empty();
-        if self.pending() < 1 + usize::from(more) {
-            return Err(Cause::Garbage("more than was asked for".into()));
-        }
-        let Some(reply) = reply else {
-            return Ok(None);
-        };
-        self.active = Some(now);
-        let expected = self.expected.pop();
-        Ok(expected.map(|one| (reply, one.pending, one.at)))
-    }
-
-    /// The meaning of a reply. Learns from it how commands are sent. `key`: of the operation that waits for the reply,
-    /// or of the lock that the command ends.
-    pub(crate) fn class_of(
-        &mut self,
-        reply: &Reply,
-        command: &Command,
-        key: Option<&Key>,
-        prefix: &Prefix,
-    ) -> ReplyClass {
-        let Reply::Error(error) = reply else {
-            if command.named && key.is_some() {
-                self.alone.accepted();
-            }
-            return ReplyClass::Vote;
-        };
-        if let Some(cause) = self.elsewhere(error) {
-            return ReplyClass::Elsewhere(cause);
-        }
-        // The server refuses a call before it looks at its script, which was therefore not loaded. Called by its hash,
-        // it would be refused once more.
-        if command.loads && command.is_refused_for_companions(error) {
-            self.forget_loaded();
-        }
-        let Some(key) = key else {
-            return ReplyClass::Vote;
-        };
-        if command.loads && is_not_loaded(error) {
-            if !mutant(Mutant::ForgottenIsLoaded) {
-                self.forget_loaded();
-            }
-            return ReplyClass::SendAgain(None);
-        }
-        let (means, alone) = (&mut self.handshake.means, &mut self.alone);
-        match means.learn(error, command.named, key.names(), prefix, alone) {
-            true => ReplyClass::SendAgain(self.means(None, key).lack()),
-            false => ReplyClass::Vote,
-        }
-    }
-
-    /// Why the server has not carried out a command, if another server may own the key and is asked next.
-    fn elsewhere(&self, error: &str) -> Option<Cause> {
-        let Handshake { routed, server, .. } = &self.handshake;
-        let elsewhere = routed.then(|| Elsewhere::of(error, server))?;
-        elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
-    }
-
     /// Notes that a command was answered.
     #[inline]
     pub(crate) fn set_useful(&mut self) {
@@ -473,66 +306,6 @@ mod tests {
     use crate::protocol::commands::vote::Proof;
     use crate::protocol::node::pending::Awaited;
     use crate::values::clock;
-
-    #[test]
-    fn more_replies_than_commands_are_an_error() {
-        let now = clock::instant();
-        let surplus = |commands: usize, bytes: &[u8]| {
-            let mut wire = Wire::default();
-            let (bytes_out, start) = (&mut Vec::new(), 0);
-            let out = Output {
-                bytes: bytes_out,
-                start,
-                now,
-            };
-            (0..commands).for_each(|_| wire.expect(Pending::Ping, &out));
-            wire.receive(bytes);
-            matches!(wire.next_reply(now, |_| ()), Err(Cause::Garbage(_)))
-        };
-        assert!(surplus(0, b"+OK\r\n") && surplus(0, b"+"));
-        assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
-        assert!(surplus(1, b"+OK\r\n+"));
-        assert!(!surplus(2, b"+OK\r\n+"));
-    }
-
-    /// However the bytes come.
-    #[test]
-    fn a_clock_is_read_before_the_reply_that_lacked_it_and_an_error_ends_the_connection() {
-        let (now, whole) = (clock::instant(), "+OK\r\n$1\r\nx\r\n$2\r\nyz\r\n");
-        let ends = |cause: Cause| cause.to_string();
-        for (clock, expected) in [
-            ("*2\r\n$2\r\n17\r\n$6\r\n213945\r\n", Ok(vec![17_213])),
-            ("-NOPERM no\r\n", Err("connection closed: NOPERM no")),
-            ("*1\r\n$2\r\n17\r\n", Err(&*ends(witness::changed()))),
-        ] {
-            let mut wire = Wire::default();
-            let bytes = &mut Vec::new();
-            let out = Output {
-                bytes,
-                start: 0,
-                now,
-            };
-            wire.expect(Pending::Ping, &out);
-            for _ in 0..2 {
-                wire.expect(Pending::Ping, &out);
-            }
-            wire.expect(Pending::Look(Part::Clock), &out);
-            let (mut read, mut result) = (Vec::new(), Ok(()));
-            for byte in format!("{whole}{clock}").bytes() {
-                wire.receive(&[byte]);
-                while let Some(next) = wire
-                    .next_reply(now, |one| read.push(one.time_of_day.as_millis()))
-                    .map_err(|cause| result = Err(ends(cause)))
-                    .ok()
-                    .flatten()
-                {
-                    assert!(next.1.is_none());
-                }
-            }
-            let found = result.map(|()| read);
-            assert_eq!(found, expected.map_err(str::to_owned), "{clock}");
-        }
-    }
 
     /// The reply may not be read once others have decided, and it may report that another server owns the key.
     #[test]
