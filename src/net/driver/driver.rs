@@ -142,21 +142,16 @@ impl Driver {
     fn answer(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
         let now = clock::instant();
         let mut state = self.nodes.state();
-        let submit_next = |state: &mut DriverState| {
-            if let Some((op, waiter)) = next {
-                state.core.submit(op, Submitter::Waiter(waiter), now);
-            }
-        };
         if let Some(leader) = self.nodes.take_lead(&mut state) {
             state.core.submit(op, Submitter::Leader, now);
-            submit_next(&mut state);
+            submit_behind(&mut state, next, now);
             return self.lead(leader, state, now, None);
         }
         let waiter = Caller::new(None);
         state
             .core
             .submit(op, Submitter::Waiter(waiter.clone()), now);
-        submit_next(&mut state);
+        submit_behind(&mut state, next, now);
         self.nodes.submitted(&state);
         drop(state);
         self.follow(&waiter)
@@ -363,6 +358,14 @@ impl Driver {
 fn traced(op: &Op) -> Option<Arc<[u8]>> {
     let traces = log::max_level() >= log::LevelFilter::Trace;
     traces.then(|| op.key.resource.clone())
+}
+
+/// Submits the operation of another thread, if there is one.
+#[inline]
+fn submit_behind(state: &mut DriverState, next: Option<(Op, Arc<Caller>)>, now: Instant) {
+    if let Some((op, waiter)) = next {
+        state.core.submit(op, Submitter::Waiter(waiter), now);
+    }
 }
 
 fn submit(state: &mut DriverState, op: Op) -> Arc<Caller> {

@@ -323,7 +323,7 @@ impl Nodes {
         let state = match next {
             Next::StartWorker { node } => self.start_worker(connections, state, node, false),
             Next::HandOver { node } => self.start_worker(connections, state, node, true),
-            Next::Ask { node, found } => self.ask(state, node, found),
+            Next::Ask { node, found } => self.ask(state, node, *found),
             Next::Connect { node } => self.connect(connections, state, node),
             Next::Adopt { node } => {
                 let old = connections.replace(node, state.take_not_adopted(node));

@@ -181,7 +181,7 @@ impl World {
                 self.counts[Count::ConfirmProbes] += 1;
             }
             Next::Lead => driver.confirmer = Task::Waits(now + Duration::from_millis(1)),
-            Next::Ask { node, found } => self.confirm(c, node, found),
+            Next::Ask { node, found } => self.confirm(c, node, *found),
             Next::Reconnected | Next::Finished => {
                 *driver.task(role) = Task::None;
                 let ThreadRole::Worker(node) = role else {

@@ -297,6 +297,7 @@ impl ReplyReader {
     }
 
     /// Whether nothing was received beyond the last reply.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rest().is_empty() && self.open.is_empty()
     }

@@ -32,7 +32,7 @@ pub(crate) enum Next {
     /// The leader: ask whether the node's address is still that of its master. Another thread asks the directory.
     Ask {
         node: usize,
-        found: FoundMaster,
+        found: Box<FoundMaster>,
     },
     /// A worker: connect its node. Go on with the present connection meanwhile, if there is one.
     Connect {

@@ -95,7 +95,10 @@ impl<W> Core<W> {
         let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
         let node = self.nodes.iter().position(is_due)?;
         let found = self.nodes[node].wire_mut().address.ask(now)?;
-        Some(Next::Ask { node, found })
+        Some(Next::Ask {
+            node,
+            found: found.into(),
+        })
     }
 
     /// Returns the needs of the operations under way, and takes out those that are done.

@@ -39,6 +39,9 @@ impl<W> Core<W> {
                 return;
             }
             last = Some(sent);
+            if self.nodes[at].wire().is_read() {
+                break;
+            }
         }
         if let Some(sent) = last.filter(|_| self.nodes[at].is_connected()) {
             self.reader.heard(at, sent, now);
@@ -211,25 +214,22 @@ impl<W> Core<W> {
     }
 
     /// Counts a node's vote on an operation. Returns false if the connection is finished.
-    fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
+    fn vote(&mut self, slot: usize, at: usize, mut vote: Vote, now: Instant) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
-        let vote = match vote {
-            Vote::Granted(_) if operation.needs_master() => {
-                let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(at);
-                match self.nodes[at].withholds(acquire, has_counted, now) {
-                    Some(_) if acquire && mutant(Mutant::StepIsNotUndone) => {
-                        Vote::Refused(Refusal::Unknown)
-                    }
-                    Some(cause) => Vote::Failed {
-                        cause,
-                        later: false,
-                    },
-                    None => vote,
-                }
-            }
-            vote => vote,
-        };
+        let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(at);
+        if let Vote::Granted(_) = vote
+            && operation.needs_master()
+            && let Some(cause) = self.nodes[at].withholds(acquire, has_counted, now)
+        {
+            vote = match acquire && mutant(Mutant::StepIsNotUndone) {
+                true => Vote::Refused(Refusal::Unknown),
+                false => Vote::Failed {
+                    cause,
+                    later: false,
+                },
+            };
+        }
         let complaint = match operation.vote(at, vote) {
             Voted::Well => None,
             Voted::Complained(cause) => Some(cause),
