@@ -6,7 +6,7 @@
 //! - `fence`: fencing tokens
 //! - `done`: the mark of work that is done once in a period
 //! - `process`: the services of a process to its calls
-//! - `acquire`, `release`: one name
+//! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
 //! - `claims`: several names, which are claimed one by one
 //! - `redirect`: operations that follow their keys through a Redis Cluster (`owed`: releases that no call waits for; `way`: the
 //!   connections that they take)

@@ -15,14 +15,14 @@
 //! - `proof`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
 //! - `pending`: the commands whose replies are pending
-//! - `wire`: one connection (`outgoing`: the commands that are being sent)
+//! - `wire`: one connection (`outgoing`: the commands that are being sent; `wire/receiving`: the replies)
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
 //! - `order`: which node is read first
 //! - `standing`: which of a node's answers count now
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
-//! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/releases`:
-//!   those that the node is owed)
+//! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/link`: how
+//!   connections end and begin; `node/releases`: those that the node is owed)
 
 pub(crate) mod address;
 pub(crate) mod answers;

@@ -29,7 +29,8 @@ use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::Pending;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
-use crate::protocol::node::wire::{Received, Wire};
+use crate::protocol::node::wire::Wire;
+use crate::protocol::node::wire::receiving::Received;
 
 /// The maximum number of pings under way.
 const MAX_PINGS: usize = 256;

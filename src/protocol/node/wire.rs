@@ -2,7 +2,7 @@
 //!
 //! A [`Wire`] serves one connection, so severing the connection means dropping it.
 
-mod receiving;
+pub(crate) mod receiving;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,8 +21,6 @@ use crate::protocol::node::pending::{Command, Pending};
 use crate::protocol::node::proof::{Part, Proofs};
 use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
-
-pub(crate) use receiving::Received;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
 /// meanwhile, a write would succeed, and no reply would come.
