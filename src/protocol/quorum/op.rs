@@ -25,8 +25,7 @@ pub(crate) struct Op {
     /// The nodes that the operation is for.
     pub(crate) nodes: NodeSet,
     /// The only server that the operation may be sent to: it does not have the slot yet, and carries out the operation
-    /// all the same.
-    /// Boxed, since it is rare and operations are moved.
+    /// all the same. Boxed, since it is rare and operations are moved.
     pub(crate) named: Option<Box<Named>>,
     /// The nodes that may have carried out the end of a lock before it was sent on: there it is no news that they do not
     /// have the lock.
