@@ -160,6 +160,8 @@ impl Driver {
     /// The answer to an operation that another thread has submitted for this one.
     pub(crate) fn run_handed_off(&self, waiter: &Arc<Caller>) -> Answer {
         let answer = self.follow(waiter);
+        // The thread may sleep, and be handed off another lock: a leader would leave the lead to it.
+        waiter.set_awake(false);
         self.trace_votes(waiter.traced(), &answer);
         answer
     }

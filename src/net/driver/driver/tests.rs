@@ -104,3 +104,19 @@ fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_th
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
     assert!(leads(asleep.take_turn()).is_some());
 }
+
+/// A hand-off may fail. Then the thread sleeps in its queue, and is handed off another lock.
+#[test]
+fn a_thread_that_was_answered_awake_is_not_taken_for_awake_at_its_next_hand_off() {
+    let (driver, waiter) = waiting();
+    for _ in 0..2 {
+        fail_to_connect(&driver);
+    }
+    drop(driver.run_handed_off(&waiter));
+    let submitter = Submitter::Waiter(waiter.clone());
+    let mut state = driver.nodes.state();
+    state.core.submit(Op::ping(), submitter, clock::instant());
+    drop(state);
+    lead_and_end(&driver);
+    assert!(leads(waiter.take_turn()).is_some(), "it would sleep on");
+}
