@@ -253,6 +253,12 @@ mod proof;
 #[path = "proof/fuzz/mod.rs"]
 pub mod fuzz;
 
+/// The threads of the driver under a scheduler, for the package in `tests/schedules` alone.
+#[cfg(schedules)]
+#[doc(hidden)]
+#[path = "proof/schedules/mod.rs"]
+pub mod schedules;
+
 pub use errors::error::{Error, NodeErrors};
 pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
 pub use lock::kept_lock::KeptLock;

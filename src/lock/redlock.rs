@@ -93,6 +93,12 @@ impl Redlock {
         })
     }
 
+    /// The driver, for tests that look into it.
+    #[cfg(schedules)]
+    pub(crate) fn driver(&self) -> std::sync::Weak<crate::net::driver::driver::Driver> {
+        Arc::downgrade(&self.family.base.driver)
+    }
+
     /// The nodes and options that the environment names, as the command [`redlock`](crate::guide::shell) reads them, so that
     /// programs and scripts of a host are configured once. The nodes: REDLOCK_NODES, with commas or white space between the
     /// URLs; or a file that REDLOCK_NODES_FILE names, one URL a line, `#` for comments; or `/etc/redlock/nodes`. The

@@ -4,6 +4,7 @@
 //! - `oracle`: the code on the schedules of the model
 //! - `differential`: the simulation's servers against real ones
 //! - `fuzz`: what a fuzzer guided by coverage calls, and its corpus
+//! - `schedules`: the threads of the driver under a scheduler (`tests/schedules`)
 //! - `fixtures`: values for unit tests
 
 pub(crate) mod differential;

@@ -28,6 +28,7 @@ use crate::net::driver::confirmer;
 use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 #[cfg(feature = "cli")]
 use crate::protocol::quorum::core::OwedTo;
@@ -59,7 +60,7 @@ use crate::values::sync::{
 /// time for processor time: an idle core takes 18 µs to wake up on that machine, and a yield 1.4 µs. If at most 12
 /// threads yield at a time, or 4, and the others sleep at once, 64 threads on one node make 0.72 or 0.76 times as many
 /// pairs, and 16 threads 0.86 or 0.64.
-const YIELDS: u32 = 32;
+const YIELDS: u32 = if cfg!(schedules) { 2 } else { 32 };
 const FEW_NODES: usize = 3;
 const MANY_WAIT: usize = 3;
 /// The pause before checking again whether a thread still leads.
@@ -160,8 +161,10 @@ impl Driver {
     /// The answer to an operation that another thread has submitted for this one.
     pub(crate) fn run_handed_off(&self, waiter: &Arc<Caller>) -> Answer {
         let answer = self.follow(waiter);
-        // The thread may sleep, and be handed off another lock: a leader would leave the lead to it.
-        waiter.set_awake(false);
+        if !race(Race::StaysAwake) {
+            // The thread may sleep, and be handed off another lock: a leader would leave the lead to it.
+            waiter.set_awake(false);
+        }
         self.trace_votes(waiter.traced(), &answer);
         answer
     }
@@ -236,6 +239,10 @@ impl Driver {
             }
             thread::yield_now();
         }
+        if race(Race::SleepWithoutLook) {
+            waiter.set_awake(false);
+            return None;
+        }
         // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
         self.take_lead(waiter, false)
     }
@@ -243,8 +250,15 @@ impl Driver {
     /// The lead, if no thread leads and this one has no answer yet. (A leader that has just left may be delivering it.)
     fn take_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut state = self.nodes.state();
+        if race(Race::UnmarkAfterLook) {
+            let lead = self.nodes.take_lead(&mut state);
+            drop(state);
+            waiter.set_awake(stays_awake);
+            return lead.map(Signal::Leads);
+        }
         waiter.set_awake(stays_awake);
-        if !state.has_no_leader() || !state.core.is_waiting(|one| one.is(waiter)) {
+        let waits = state.core.is_waiting(|one| one.is(waiter)) || race(Race::LeadForNothing);
+        if !state.has_no_leader() || !waits {
             return None;
         }
         self.nodes.take_lead(&mut state).map(Signal::Leads)

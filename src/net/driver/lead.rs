@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::net::driver::leader::{Leader, Submitter};
+use crate::net::driver::leader::{Caller, Leader, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
@@ -86,6 +87,11 @@ impl<'a> Lead<'a> {
             leader.deliver();
             state = self.nodes.state();
         }
+        let stale = race(Race::StaleAwake).then(|| next_is_awake(&state));
+        if stale.is_some() {
+            drop(state);
+            state = self.nodes.state();
+        }
         // Together with answers that have become certain meanwhile.
         take_all(&mut leader.answers, &mut state.core.answers);
         let mut answers = Vec::new();
@@ -93,8 +99,12 @@ impl<'a> Lead<'a> {
         if !leader.answers.is_empty() {
             take_all(&mut answers, &mut leader.answers);
         }
+        let is_asleep = |next: &Caller| match stale {
+            None => !next.is_awake() && !race(Race::NoHandOver),
+            Some(awake) => !awake,
+        };
         let next = match state.core.longest_waiting() {
-            Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
+            Some(Submitter::Waiter(next)) if is_asleep(next) => Some((next.clone(), leader)),
             _ => {
                 state.after_group |= is_group;
                 self.nodes.leave_lead(&mut state, leader);
@@ -120,10 +130,15 @@ impl<'a> Lead<'a> {
 impl Drop for Lead<'_> {
     /// Ends the lead after a panic, which only a bug can cause.
     fn drop(&mut self) {
+        if race(Race::PanicKeepsLead) {
+            self.leader = None;
+        }
         if let Some(leader) = &mut self.leader {
             let mut state = self.nodes.state();
             drop(state.disconnect(leader));
-            state.core.deserted(ThreadRole::Leader, clock::instant());
+            if !race(Race::PanicIsIgnored) {
+                state.core.deserted(ThreadRole::Leader, clock::instant());
+            }
             leader.answers.append(&mut state.core.answers);
             self.end(state);
         }

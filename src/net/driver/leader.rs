@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Answer;
@@ -63,6 +64,11 @@ impl Leader {
 
     /// Wakes the threads whose answers arrived.
     pub(super) fn deliver(&mut self) {
+        if race(Race::AnswerOfAnother)
+            && let [(_, one), .., (_, other)] = &mut self.answers[..]
+        {
+            std::mem::swap(one, other);
+        }
         for (submitter, answer) in self.answers.drain(..) {
             submitter.deliver(answer);
         }
@@ -156,10 +162,18 @@ impl Caller {
 
     /// Makes the thread the leader.
     pub(super) fn lead(&self, leader: Box<Leader>) {
-        self.set(Signal::Leads(leader));
+        match race(Race::LeadUnnoticed) {
+            true => *lock(&self.turn) = Some(Signal::Leads(leader)),
+            false => self.set(Signal::Leads(leader)),
+        }
     }
 
     fn set(&self, turn: Signal) {
+        if race(Race::WakeBeforeAnswer) {
+            self.thread.unpark();
+            *lock(&self.turn) = Some(turn);
+            return;
+        }
         *lock(&self.turn) = Some(turn);
         self.thread.unpark();
     }

@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!
+//! - `races`: mistakes that can be made on purpose, for tests
 //! - `observe`: events for the program
 //! - `abandoned`: threads of queries that have not ended
 //! - `report`: the log lines of nodes, and the observer's events
@@ -24,6 +25,7 @@ mod lead;
 pub(crate) mod leader;
 pub(crate) mod nodes;
 pub(crate) mod observe;
+pub(crate) mod races;
 pub(crate) mod renewal;
 pub(crate) mod renewals;
 pub(crate) mod report;

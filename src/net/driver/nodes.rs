@@ -16,6 +16,7 @@ use crate::errors::text::{self, human};
 use crate::net::driver::abandoned::AbandonedThreads;
 use crate::net::driver::leader::{Connections, Leader, Submitter};
 use crate::net::driver::observe::Observer;
+use crate::net::driver::races::{Race, race};
 use crate::net::driver::report;
 use crate::net::place::directory::Place;
 use crate::net::socket::connection::Connection;
@@ -198,7 +199,8 @@ impl Nodes {
 
     /// Takes the lead, if no thread leads.
     pub(crate) fn take_lead(&self, state: &mut DriverState) -> Option<Box<Leader>> {
-        let leader = state.idle.take()?;
+        let second = race(Race::TwoLeaders).then(|| Box::new(Leader::new(self.places.len())));
+        let leader = state.idle.take().or(second)?;
         self.lead_is_vacant.store(false, Ordering::Relaxed);
         Some(leader)
     }
@@ -210,10 +212,17 @@ impl Nodes {
     }
 
     pub(crate) fn wait<'a>(
-        &self,
+        &'a self,
         state: MutexGuard<'a, DriverState>,
         until: Instant,
     ) -> MutexGuard<'a, DriverState> {
+        let state = match race(Race::WaitUnlocked) {
+            true => {
+                drop(state);
+                self.state()
+            }
+            false => state,
+        };
         wait_until(&self.changed, state, until)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{DriverState, Nodes, missing_connection};
 use crate::errors::cause::Cause;
 use crate::net::driver::leader::Connections;
+use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
@@ -129,6 +130,10 @@ impl<'a> WorkerThread<'a> {
         let connected;
         (state, connected) = self.serve(state);
         self.has_ended = true;
+        if race(Race::HandOverTooLate) {
+            drop(state);
+            state = nodes.state();
+        }
         if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
             *handed_over = self.connections.replace(node, None);
         }
