@@ -4,18 +4,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
-use crate::net::driver::abandoned::AbandonedThreads;
+use crate::net::place::ask_each::{SendPart, Terms, ask_each};
 use crate::net::place::directory::Place;
-use crate::net::socket::connection::Connection;
+use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::commands::resp::{Reply, ReplyReader};
+use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots;
 use crate::values::clock;
 
@@ -26,12 +25,9 @@ const GRACE: Duration = Duration::from_millis(50);
 pub(crate) const MOST_AWAY: usize = 16;
 
 pub(crate) struct Query {
-    connection: Connection,
-    reader: ReplyReader,
-    buffer: Vec<u8>,
-    /// The time for all answers: in all, and in node timeouts.
-    time: (Duration, u32),
-    until: Instant,
+    conversation: Conversation,
+    /// The time for all answers.
+    time: Duration,
     /// Why reading or writing failed, if only an I/O error could be returned.
     failed: Option<Cause>,
 }
@@ -41,43 +37,40 @@ impl Query {
     pub(crate) fn open(
         place: &Place,
         timeout: Duration,
-        time: (Duration, u32),
+        (time, timeouts): (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, handshake) = place.open(timeout, Purpose::Looks)?;
+        let opened = place.open(timeout, Purpose::Looks)?;
+        let (until, time_and_limit) = (clock::instant() + time, (time, Limit::Node(timeouts)));
         Ok(Query {
-            connection,
-            reader: ReplyReader::new(handshake.secret),
-            buffer: Vec::new(),
+            conversation: Conversation::new(opened, until, time_and_limit),
             time,
-            until: clock::instant() + time.0,
             failed: None,
         })
     }
 
     /// The secrets that no text of the node may repeat.
     pub(crate) fn secret(&self) -> &Secret {
-        self.reader.secret()
+        self.conversation.reader.secret()
     }
 
     /// The address that the query is connected to; unknown over Unix sockets.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
-        self.connection.peer_ip()
+        self.conversation.connection.peer_ip()
     }
 
     /// Begins the time for answers anew.
     pub(crate) fn renew(&mut self) {
-        self.until = clock::instant() + self.time.0;
+        self.conversation.until = clock::instant() + self.time;
     }
 
     /// Sends packed commands, `N` of them.
     pub(crate) fn ask<const N: usize>(&mut self, commands: &[u8]) -> Result<[Reply; N], Cause> {
-        self.connection
-            .send(commands, self.until, clock::instant())?;
+        self.conversation.send(commands)?;
         let mut replies = [const { Reply::Other }; N];
         for reply in &mut replies {
-            *reply = self.reply()?;
+            *reply = self.conversation.reply(|reader, _| reader.next())?;
         }
-        match self.reader.is_empty() {
+        match self.conversation.reader.is_empty() {
             true => Ok(replies),
             false => Err(Cause::Garbage("more than was asked for".into())),
         }
@@ -85,7 +78,7 @@ impl Query {
 
     /// Sends packed commands, whose replies are then read from this query.
     pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
-        let sent = self.connection.send(commands, self.until, clock::instant());
+        let sent = self.conversation.send(commands);
         sent.map_err(|cause| self.io_error(cause))
     }
 
@@ -99,37 +92,18 @@ impl Query {
         self.failed = Some(cause);
         error
     }
-
-    fn reply(&mut self) -> Result<Reply, Cause> {
-        loop {
-            if let Some(reply) = self.reader.next()? {
-                return Ok(reply);
-            }
-            self.fill()?;
-        }
-    }
-
-    /// Waits for more bytes, until the time is over.
-    fn fill(&mut self) -> Result<(), Cause> {
-        let now = clock::instant();
-        if now >= self.until {
-            let (time, timeouts) = self.time;
-            return Err(Cause::NoAnswer(time, Limit::Node(timeouts)));
-        }
-        let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
-        self.reader.push(bytes);
-        Ok(())
-    }
 }
 
 /// The bytes as they arrive, for replies of any size and form.
 impl io::Read for Query {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.reader.is_empty() {
-            self.fill().map_err(|cause| self.io_error(cause))?;
+        while self.conversation.reader.is_empty() {
+            let filled = self.conversation.fill();
+            filled.map_err(|cause| self.io_error(cause))?;
         }
-        let read = io::Read::read(&mut self.reader.rest(), buffer)?;
-        self.reader.skip(read);
+        let reader = &mut self.conversation.reader;
+        let read = io::Read::read(&mut reader.rest(), buffer)?;
+        reader.skip(read);
         Ok(read)
     }
 }
@@ -137,18 +111,9 @@ impl io::Read for Query {
 impl Drop for Query {
     fn drop(&mut self) {
         // A forked child may have a copy.
-        self.connection.shutdown();
+        self.conversation.connection.shutdown();
     }
 }
-
-/// A thread's report about its node.
-enum QueryReport<T, P> {
-    Part(P),
-    End(Result<T, Cause>),
-}
-
-/// Reports a part of an answer. False: nothing waits for the answer.
-pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
 
 impl Redlock {
     /// Asks nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node
@@ -176,7 +141,7 @@ impl Redlock {
     /// other. The time is for each part, if the query renews it.
     ///
     /// Waits that cannot be bounded (for a name to be resolved, for credentials) are left to their thread, and until
-    /// that ends no other thread is started for the node: they would pile up. (A forked child has no record of them.)
+    /// that ends no other thread is started for the node. (A forked child has no record of them.)
     pub(crate) fn query_in_parts<T: Send + 'static, P: Send + 'static>(
         &self,
         nodes: impl Iterator<Item = (usize, Place)>,
@@ -186,17 +151,16 @@ impl Redlock {
     ) -> BTreeMap<usize, Result<T, Cause>> {
         let (connect, node_timeout) = self.timeouts();
         let time = (node_timeout.saturating_mul(timeouts), timeouts);
-        let mut threads = Threads {
-            abandoned: self.abandoned_threads(),
-            connect,
+        let terms = Terms {
+            name: "redlock-query",
             patience: connect.saturating_add(time.0).saturating_add(GRACE),
-            waiting: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            silence: Cause::NotConnected(connect, connect),
+            abandoned: self.abandoned_threads(),
         };
-        let (ask, (sender, reports)) = (Arc::new(ask), channel());
-        for (node, place) in nodes {
+        let ask = Arc::new(ask);
+        let asks = nodes.map(|(node, place)| {
             let ask = ask.clone();
-            threads.start(node, sender.clone(), move |send| {
+            let ask_masters = move |send: SendPart<'_, P>| {
                 let masters = place.masters(connect);
                 let mut away = 0;
                 let answers = masters.iter().map(|master| {
@@ -210,95 +174,9 @@ impl Redlock {
                 });
                 let last = answers.reduce(|one, other| one.and(other));
                 last.unwrap_or(Err(Cause::NotAsked))
-            });
-        }
-        threads.collect(&reports, part);
-        threads.answers
-    }
-}
-
-/// The threads that ask, one for each node.
-struct Threads<'a, T> {
-    abandoned: Option<&'a AbandonedThreads>,
-    connect: Duration,
-    /// How long to wait for a thread that reports nothing.
-    patience: Duration,
-    /// When each thread last reported, and what lives as long as the thread does.
-    waiting: BTreeMap<usize, (Instant, Weak<()>)>,
-    answers: BTreeMap<usize, Result<T, Cause>>,
-}
-
-impl<T: Send + 'static> Threads<'_, T> {
-    fn start<P: Send + 'static>(
-        &mut self,
-        node: usize,
-        sender: Sender<(usize, QueryReport<T, P>)>,
-        ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
-    ) {
-        if self.abandoned.is_some_and(|threads| threads.has(node)) {
-            let text = "the query before this one has not ended: it waits for a name to be resolved, or for credentials";
-            let cause = Cause::Connect(text.into());
-            self.answers.insert(node, Err(cause));
-            return;
-        }
-        let lives = Arc::new(());
-        let thread = Arc::downgrade(&lives);
-        let run = move || {
-            let _lives = lives;
-            let answer = ask(&mut |part| sender.send((node, QueryReport::Part(part))).is_ok());
-            // Nothing may be waiting for the answer.
-            let _ = sender.send((node, QueryReport::End(answer)));
-        };
-        let builder = std::thread::Builder::new().name(format!("redlock-query-{node}"));
-        match builder.spawn(run) {
-            Ok(_) => drop(self.waiting.insert(node, (clock::instant(), thread))),
-            Err(error) => {
-                let cause = Cause::NoThread(error.to_string());
-                self.answers.insert(node, Err(cause));
-            }
-        }
-    }
-
-    fn collect<P>(
-        &mut self,
-        reports: &Receiver<(usize, QueryReport<T, P>)>,
-        mut part: impl FnMut(usize, P),
-    ) {
-        while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
-            let silent = clock::instant().saturating_duration_since(longest);
-            let left = self.patience.saturating_sub(silent);
-            let Ok((node, report)) = reports.recv_timeout(left) else {
-                self.abandon();
-                continue;
             };
-            let Some((last, _)) = self.waiting.get_mut(&node) else {
-                continue;
-            };
-            *last = clock::instant();
-            match report {
-                QueryReport::Part(one) => part(node, one),
-                QueryReport::End(answer) => {
-                    self.waiting.remove(&node);
-                    self.answers.insert(node, answer);
-                }
-            }
-        }
-    }
-
-    /// Stops waiting for threads that have reported nothing for too long.
-    fn abandon(&mut self) {
-        let now = clock::instant();
-        let is_late = |last: Instant| now.saturating_duration_since(last) >= self.patience;
-        for (node, (last, thread)) in std::mem::take(&mut self.waiting) {
-            if !is_late(last) {
-                self.waiting.insert(node, (last, thread));
-                continue;
-            }
-            if let Some(abandoned) = self.abandoned {
-                abandoned.add(node, thread);
-            }
-            let cause = Cause::NotConnected(self.connect, self.connect);
-            self.answers.insert(node, Err(cause));
-        }
+            (node, ask_masters)
+        });
+        ask_each(asks, terms, part)
     }
 }

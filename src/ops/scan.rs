@@ -6,9 +6,10 @@ use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, without_arguments};
+use crate::net::place::ask_each::SendPart;
 use crate::ops::holder::Holder;
 use crate::ops::inspect::member;
-use crate::ops::query::{Query, SendPart};
+use crate::ops::query::Query;
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::queue;

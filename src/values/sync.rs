@@ -17,6 +17,15 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts a thread. Fails if the process may have no more of them.
+pub(crate) fn start_thread(
+    name: impl Into<String>,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let thread = thread::Builder::new().name(name.into());
+    thread.spawn(work).map(drop)
+}
+
 pub(crate) fn wait_for<'a, T>(
     changed: &Condvar,
     guard: MutexGuard<'a, T>,

@@ -8,7 +8,7 @@ use crate::net::driver::leader::Connections;
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
-use crate::values::sync::{MutexGuard, thread};
+use crate::values::sync::{MutexGuard, start_thread};
 
 /// The pause before checking again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
@@ -19,9 +19,8 @@ pub(super) fn start(nodes: &Arc<Nodes>) {
         nodes: nodes.clone(),
         ended: false,
     };
-    let thread = thread::Builder::new().name("redlock-confirm".into());
     // If no thread starts, the next operation finds out.
-    let _ = thread.spawn(move || confirmer.run());
+    let _ = start_thread("redlock-confirm", move || confirmer.run());
 }
 
 struct Confirmer {

@@ -4,7 +4,6 @@
 //!
 //! - `races`: mistakes that can be made on purpose, for tests
 //! - `observe`: events for the program
-//! - `abandoned`: threads of queries that have not ended
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
@@ -18,7 +17,6 @@
 //! - `renewals`: the threads of kept locks
 //! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
-pub(crate) mod abandoned;
 mod confirmer;
 pub(crate) mod driver;
 mod lead;

@@ -13,11 +13,11 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::text::{self, human};
-use crate::net::driver::abandoned::AbandonedThreads;
 use crate::net::driver::leader::{Connections, Leader, Submitter};
 use crate::net::driver::observe::Observer;
 use crate::net::driver::races::{Race, race};
 use crate::net::driver::report;
+use crate::net::place::ask_each::AbandonedThreads;
 use crate::net::place::directory::Place;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
@@ -38,7 +38,7 @@ use crate::values::quorum::{NodeSet, Ttl};
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
-    lock, thread, wait_until,
+    lock, start_thread, wait_until,
 };
 
 /// The nodes, as the leader and the workers share them.
@@ -434,9 +434,8 @@ impl Nodes {
     fn log_elsewhere(self: &Arc<Nodes>, state: &DriverState) {
         if !state.core.events.is_empty() && !state.is_logging {
             let nodes = self.clone();
-            let thread = thread::Builder::new().name("redlock-log".into());
             // If no thread starts, the next operation logs the events.
-            let _ = thread.spawn(move || nodes.log());
+            let _ = start_thread("redlock-log", move || nodes.log());
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::values::prefix::Prefix;
 use crate::values::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
-    lock, thread,
+    lock, start_thread, thread,
 };
 use crate::values::token::{Token, jitter};
 
@@ -99,9 +99,8 @@ impl Waiting {
                 subscription: None,
                 has_ended: false,
             };
-            let thread = thread::Builder::new().name(format!("redlock-ear-{node}"));
             // (Not logged: a release may just have made this thread the leader.)
-            let _ = thread.spawn(move || subscriber.run());
+            let _ = start_thread(format!("redlock-ear-{node}"), move || subscriber.run());
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::{Ending, Heard, Question, Questions, Terms};
 use crate::values::clock;
-use crate::values::sync::{Condvar, Mutex, lock, thread, wait_until};
+use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
 
 /// A server's answer, or why there is none.
 pub(crate) type Told<T> = Result<T, Cause>;
@@ -109,9 +109,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
             asking.answer = ask(&peer, &turn);
         };
         // If no thread starts, the question ends with the closure.
-        let _ = thread::Builder::new()
-            .name("redlock-find".into())
-            .spawn(run);
+        let _ = start_thread("redlock-find", run);
     }
 }
 

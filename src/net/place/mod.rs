@@ -2,13 +2,15 @@
 //!
 //! In reading order:
 //!
+//! - `ask_each`: several questions at once, for a call that waits for all answers
 //! - `question`: one question to one server, and what all answers mean
-//! - `asker`: the threads that ask many servers at once
+//! - `asker`: questions to many servers at once, whose answers are for all threads
 //! - `sentinels`: the answers of sentinels
 //! - `cluster`: the map of a Redis Cluster
 //! - `master`: the master that these name, and how it is confirmed
 //! - `directory`: what a node may be: a server, such a master, or a Cluster
 
+pub(crate) mod ask_each;
 pub(crate) mod asker;
 pub(crate) mod cluster;
 pub(crate) mod directory;

@@ -7,6 +7,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::text;
 use crate::net::socket::connection::{Begins, Connection};
+use crate::net::socket::conversation::Conversation;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
@@ -215,33 +216,24 @@ pub(crate) fn ask_and_read(
 }
 
 fn answer(
-    (mut connection, handshake): (Connection, Handshake),
+    opened: (Connection, Handshake),
     command: &[&[u8]],
     (until, timeout): (Instant, Duration),
     read: Read<'_>,
 ) -> Result<Reply, Cause> {
-    let (mut bytes, mut buffer) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[command], None);
-    connection.send(&bytes, until, clock::instant())?;
-    let (mut reader, mut received) = (ReplyReader::new(handshake.secret), 0);
-    loop {
-        let bytes = connection.recv(&mut buffer, until, clock::instant())?;
-        if bytes.is_empty() {
-            // The server has answered before, so it is there.
-            return Err(Cause::NoAnswer(timeout, Limit::Own));
-        }
-        let begins = received == 0;
-        received += bytes.len();
+    // A server that answers nothing has answered before, so it is there.
+    let mut conversation = Conversation::new(opened, until, (timeout, Limit::Own));
+    conversation.send(&bytes)?;
+    conversation.reply(|reader, received| {
         if received > MAX_REPLY {
             let most = MAX_REPLY >> 20;
             let text = format!("its answer is longer than {most} MiB");
             return Err(Cause::Endless(text));
         }
-        reader.push(bytes);
-        if let Some(reply) = read(&mut reader, begins)? {
-            return Ok(reply);
-        }
-    }
+        read(reader, received == 0)
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use redis::ConnectionAddr;
@@ -10,6 +9,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::text;
+use crate::net::place::ask_each::{SendPart, Terms, ask_each};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
@@ -97,35 +97,30 @@ impl Sentinels {
 
     /// Each sentinel's description of the master, all within `timeout` except for names that are not resolved in time.
     pub(crate) fn describe(&self, timeout: Duration) -> Vec<(String, Result<Description, Cause>)> {
-        let (until, (sender, said)) = (clock::instant() + timeout, channel());
-        let mut answers: Vec<Result<Description, Cause>> = Vec::new();
-        for (at, sentinel) in self.all.iter().cloned().enumerate() {
-            let (sender, name) = (sender.clone(), self.name.clone());
-            let ask = move || {
+        let until = clock::instant() + timeout;
+        let asks = self.all.iter().cloned().enumerate().map(|(at, sentinel)| {
+            let name = self.name.clone();
+            let ask = move |_: SendPart<'_, ()>| {
                 let turn = Turn {
                     until,
                     timeout,
                     begins: &|| Ok(()),
                 };
-                let words = tell(&sentinel, b"MASTER", &name, &turn);
-                let pairs = words.map(|words| words.unwrap_or_default());
-                let _ = sender.send((at, pairs.map(described)));
+                let words = tell(&sentinel, b"MASTER", &name, &turn)?;
+                Ok(described(words.unwrap_or_default()))
             };
-            let thread = std::thread::Builder::new().name(format!("redlock-find-{at}"));
-            answers.push(Err(match thread.spawn(ask) {
-                Ok(_) => Cause::NotConnected(timeout, timeout),
-                Err(error) => Cause::NoThread(error.to_string()),
-            }));
-        }
-        drop(sender);
-        let left = || until.saturating_duration_since(clock::instant());
-        while let Ok((at, answer)) = said.recv_timeout(left()) {
-            if let Some(place) = answers.get_mut(at) {
-                *place = answer.map(|description| self.shown(description));
-            }
-        }
+            (at, ask)
+        });
+        let terms = Terms {
+            name: "redlock-find",
+            patience: timeout,
+            silence: Cause::NotConnected(timeout, timeout),
+            abandoned: None,
+        };
+        let answers = ask_each(asks, terms, |_, ()| {}).into_values();
+        let shown = answers.map(|answer| answer.map(|description| self.shown(description)));
         let names = self.all.iter().map(|peer| text::address(peer.addr()));
-        names.zip(answers).collect()
+        names.zip(shown).collect()
     }
 
     /// The description without hosts that repeat a password.

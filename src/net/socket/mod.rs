@@ -8,8 +8,10 @@
 //! - `tls`: TLS over a TCP socket (`no_tls`: in its place, without that feature)
 //! - `set_up`: the commands that set a connection up, and their replies
 //! - `connection`: either of them, connected and set up
+//! - `conversation`: questions over a connection
 
 pub(crate) mod connection;
+pub(crate) mod conversation;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) mod no_tls;
 pub(crate) mod peer;

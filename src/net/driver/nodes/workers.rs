@@ -13,7 +13,7 @@ use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
-use crate::values::sync::{MutexGuard, thread};
+use crate::values::sync::{MutexGuard, start_thread};
 
 impl Nodes {
     /// Starts a node's worker, which gets the connection if it is still usable.
@@ -31,9 +31,8 @@ impl Nodes {
             *handed_over = connection.or(handed_over.take());
         }
         let nodes = self.clone();
-        let thread = thread::Builder::new().name(format!("redlock-node-{node}"));
-        let started = thread.spawn(move || WorkerThread::new(&nodes, node).run());
-        let started = started.map(drop);
+        let work = move || WorkerThread::new(&nodes, node).run();
+        let started = start_thread(format!("redlock-node-{node}"), work);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
         let input = Input::Started(started);
         state.core.input(node, input, clock::instant());
@@ -50,8 +49,8 @@ impl Nodes {
         drop(state);
         let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let nodes = self.clone();
-        let thread = thread::Builder::new().name(format!("redlock-connect-{node}"));
-        if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
+        let name = format!("redlock-connect-{node}");
+        if !elsewhere || start_thread(name, move || nodes.open(node)).is_err() {
             self.open(node);
         }
         self.state()
@@ -97,9 +96,8 @@ impl Nodes {
             found,
             answered: false,
         };
-        let thread = thread::Builder::new().name(format!("redlock-find-{node}"));
         // If no thread starts, the directory is asked again.
-        let _ = thread.spawn(move || question.ask());
+        let _ = start_thread(format!("redlock-find-{node}"), move || question.ask());
         self.state()
     }
 }

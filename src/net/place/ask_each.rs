@@ -1,0 +1,154 @@
+//! Asks several at once, each in a separate thread, for a call that waits for all of them.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::errors::cause::Cause;
+use crate::values::clock;
+use crate::values::sync::{Mutex, lock, start_thread};
+
+/// Threads of calls that have not ended and that nothing waits for: their nodes, and a reference that lives as long as
+/// the thread does.
+#[derive(Default)]
+pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
+
+impl AbandonedThreads {
+    fn add(&self, node: usize, thread: Weak<()>) {
+        lock(&self.0).push((node, thread));
+    }
+
+    fn has(&self, node: usize) -> bool {
+        let mut threads = lock(&self.0);
+        threads.retain(|(_, thread)| thread.strong_count() > 0);
+        threads.iter().any(|(at, _)| *at == node)
+    }
+}
+
+/// How the call waits.
+pub(crate) struct Terms<'a> {
+    /// How the threads are named, before their numbers.
+    pub(crate) name: &'static str,
+    /// How long to wait for a thread that reports nothing, and why it has no answer then.
+    pub(crate) patience: Duration,
+    pub(crate) silence: Cause,
+    /// The threads that earlier calls have left behind. No other one is started for their nodes: they would pile up.
+    pub(crate) abandoned: Option<&'a AbandonedThreads>,
+}
+
+/// A thread's report about its node.
+enum Report<T, P> {
+    Part(P),
+    End(Result<T, Cause>),
+}
+
+/// Reports a part of an answer. False: nothing waits for the answer.
+pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
+
+/// Calls each closure in a separate thread, and waits for all answers. An answer may arrive in parts, each of which
+/// begins the time anew.
+pub(crate) fn ask_each<T: Send + 'static, P: Send + 'static, Ask>(
+    asks: impl Iterator<Item = (usize, Ask)>,
+    terms: Terms<'_>,
+    part: impl FnMut(usize, P),
+) -> BTreeMap<usize, Result<T, Cause>>
+where
+    Ask: FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
+{
+    let mut threads = Threads {
+        terms,
+        waiting: BTreeMap::new(),
+        answers: BTreeMap::new(),
+    };
+    let (sender, reports) = channel();
+    for (node, ask) in asks {
+        threads.start(node, sender.clone(), ask);
+    }
+    threads.collect(&reports, part);
+    threads.answers
+}
+
+struct Threads<'a, T> {
+    terms: Terms<'a>,
+    /// When each thread last reported, and what lives as long as the thread does.
+    waiting: BTreeMap<usize, (Instant, Weak<()>)>,
+    answers: BTreeMap<usize, Result<T, Cause>>,
+}
+
+impl<T: Send + 'static> Threads<'_, T> {
+    fn start<P: Send + 'static>(
+        &mut self,
+        node: usize,
+        sender: Sender<(usize, Report<T, P>)>,
+        ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
+    ) {
+        if self
+            .terms
+            .abandoned
+            .is_some_and(|threads| threads.has(node))
+        {
+            let text = "the query before this one has not ended: it waits for a name to be resolved, or for credentials";
+            let cause = Cause::Connect(text.into());
+            self.answers.insert(node, Err(cause));
+            return;
+        }
+        let lives = Arc::new(());
+        let thread = Arc::downgrade(&lives);
+        let run = move || {
+            let _lives = lives;
+            let answer = ask(&mut |part| sender.send((node, Report::Part(part))).is_ok());
+            // Nothing may be waiting for the answer.
+            let _ = sender.send((node, Report::End(answer)));
+        };
+        match start_thread(format!("{}-{node}", self.terms.name), run) {
+            Ok(()) => drop(self.waiting.insert(node, (clock::instant(), thread))),
+            Err(error) => {
+                let cause = Cause::NoThread(error.to_string());
+                self.answers.insert(node, Err(cause));
+            }
+        }
+    }
+
+    fn collect<P>(
+        &mut self,
+        reports: &Receiver<(usize, Report<T, P>)>,
+        mut part: impl FnMut(usize, P),
+    ) {
+        while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
+            let silent = clock::instant().saturating_duration_since(longest);
+            let left = self.terms.patience.saturating_sub(silent);
+            let Ok((node, report)) = reports.recv_timeout(left) else {
+                self.abandon();
+                continue;
+            };
+            let Some((last, _)) = self.waiting.get_mut(&node) else {
+                continue;
+            };
+            *last = clock::instant();
+            match report {
+                Report::Part(one) => part(node, one),
+                Report::End(answer) => {
+                    self.waiting.remove(&node);
+                    self.answers.insert(node, answer);
+                }
+            }
+        }
+    }
+
+    /// Stops waiting for threads that have reported nothing for too long.
+    fn abandon(&mut self) {
+        let now = clock::instant();
+        let is_late = |last: Instant| now.saturating_duration_since(last) >= self.terms.patience;
+        for (node, (last, thread)) in std::mem::take(&mut self.waiting) {
+            if !is_late(last) {
+                self.waiting.insert(node, (last, thread));
+                continue;
+            }
+            if let Some(abandoned) = self.terms.abandoned {
+                abandoned.add(node, thread);
+            }
+            self.answers.insert(node, Err(self.terms.silence.clone()));
+        }
+    }
+}
