@@ -211,6 +211,11 @@ pub(crate) mod atomic {
                         turn();
                         self.0.fetch_sub(value, order)
                     }
+
+                    pub(crate) fn fetch_xor(&self, value: $type, order: Ordering) -> $type {
+                        turn();
+                        self.0.fetch_xor(value, order)
+                    }
                 }
             )+
         };
