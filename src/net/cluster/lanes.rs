@@ -22,7 +22,7 @@ use crate::values::quorum::spare;
 use crate::values::sync::{
     Condvar, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
-    lock, thread,
+    lock, start_thread, thread,
 };
 
 /// The number of threads that connect or close lanes at the same time.
@@ -214,8 +214,7 @@ impl Lanes {
         let Some(lanes) = self.this().filter(|_| starts) else {
             return;
         };
-        let thread = thread::Builder::new().name("redlock-map".into());
-        if thread.spawn(move || lanes.refresh(slot)).is_err() {
+        if start_thread("redlock-map", move || lanes.refresh(slot)).is_err() {
             lock(&self.refreshes).deserted();
         }
     }
@@ -265,9 +264,8 @@ impl Lanes {
         if lock(&self.owed).is_closed() {
             return drop(closing);
         }
-        let thread = thread::Builder::new().name("redlock-close".into());
         // If no thread starts, the lane is closed here.
-        let _ = thread.spawn(move || drop(closing));
+        let _ = start_thread("redlock-close", move || drop(closing));
     }
 
     /// Ends all lanes, side by side. The releases that they still owe have one node timeout, and two at other servers.

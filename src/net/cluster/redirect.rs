@@ -17,7 +17,9 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
-use crate::values::sync::{Mutex, PoisonError, atomic::Ordering, lock, thread, wait_until};
+use crate::values::sync::{
+    Mutex, PoisonError, atomic::Ordering, lock, start_thread, thread, wait_until,
+};
 
 /// How often it is looked whether releases are owed.
 const LOOK: Duration = Duration::from_millis(5);
@@ -121,8 +123,7 @@ impl Lanes {
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
             return;
         };
-        let thread = thread::Builder::new().name("redlock-moved".into());
-        if thread.spawn(move || lanes.send_owed()).is_err() {
+        if start_thread("redlock-moved", move || lanes.send_owed()).is_err() {
             // The next release starts one.
             owed.deserted();
         }

@@ -13,7 +13,7 @@ use crate::values::clock::Point;
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
-    lock, thread, wait_for,
+    lock, start_thread, wait_for,
 };
 
 type Callback = Box<dyn FnOnce(LostReason) + Send>;
@@ -111,8 +111,7 @@ impl Renewal {
             // The program's observer and logger may take their time, and this thread works for other locks, too. (If no
             // thread can be started, the loss is not logged.)
             DetectedBy::Thread => {
-                let thread = thread::Builder::new().name("redlock-log".into());
-                if thread.spawn(notify).is_err() {
+                if start_thread("redlock-log", notify).is_err() {
                     self.observer.lost(&self.lease, reason);
                 }
             }
@@ -134,8 +133,7 @@ impl Renewal {
                 }
             }
         };
-        let thread = thread::Builder::new().name("redlock-lost".into());
-        if thread.spawn(take.clone()).is_err() {
+        if start_thread("redlock-lost", take.clone()).is_err() {
             // No thread can be started: late is better than never.
             let _ = catch_unwind(AssertUnwindSafe(take));
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::net::driver::renewal::Renewal;
 use crate::values::clock::Point;
-use crate::values::sync::{Condvar, Mutex, lock, thread, wait_for};
+use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_for};
 
 /// Upper bounds for one batch of renewals, in locks and in bytes of their names, so that a node can process it within
 /// its timeout.
@@ -92,8 +92,7 @@ impl RenewalSchedule {
         timetable.insert(due, renewal);
         if !timetable.running {
             let schedule = self.clone();
-            let thread = thread::Builder::new().name(name.into());
-            if let Err(error) = thread.spawn(move || schedule.run(&mut work)) {
+            if let Err(error) = start_thread(name, move || schedule.run(&mut work)) {
                 timetable.remove(id);
                 return Err(error);
             }
