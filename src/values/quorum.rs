@@ -236,13 +236,8 @@ impl Tally {
     /// verdict is certain.
     #[inline]
     pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
-        let quorum = majority(nodes);
-        let granted = self.granted.len();
-        // Mostly this is the last vote that was waited for.
-        if question != Question::Answer && granted >= quorum {
-            return Some(Verdict::Yes);
-        }
-        let (spare, refused) = (spare(nodes), self.refused.len());
+        let (quorum, spare) = (majority(nodes), spare(nodes));
+        let (granted, refused) = (self.granted.len(), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
         if question == Question::Answer && pending > 0 {
             None
