@@ -15,6 +15,8 @@
 
 pub(crate) mod plain;
 mod play;
+#[path = "../random.rs"]
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod time;
 mod turns;

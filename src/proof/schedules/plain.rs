@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::sync::turn;
-use super::time::{self, Waiter};
+use super::time::{self, Waiter, turn};
 use crate::errors::cause::Cause;
 use crate::testing::server::{Replies, Server};
 
@@ -43,8 +42,8 @@ struct Link {
 struct Network {
     nodes: Vec<Node>,
     count: u64,
-    /// A read that is to panic, counted down. Zero: none.
-    panics: u64,
+    /// A read that is to panic, counted down, and in which threads.
+    panics: Option<(u64, fn() -> bool)>,
 }
 
 thread_local! {
@@ -170,9 +169,9 @@ pub(super) fn set_answers(at: usize, answers: bool) {
     });
 }
 
-/// Makes a later read panic, in the thread of a program's call that leads then.
-pub(super) fn panic_at(read: u64) {
-    with(|network| network.panics = read);
+/// Makes a later read panic, if it is in such a thread.
+pub(super) fn panic_at(read: u64, is_such: fn() -> bool) {
+    with(|network| network.panics = Some((read, is_such)));
 }
 
 /// At how many nodes the lock of this name has this token.
@@ -265,11 +264,11 @@ impl Plain {
     ) -> Result<usize, Cause> {
         turn();
         let panics = with(|network| {
-            let panics = network.panics == 1;
-            network.panics = network.panics.saturating_sub(1);
-            panics
+            let (left, is_such) = network.panics?;
+            network.panics = (left > 1).then_some((left - 1, is_such));
+            (left == 1).then_some(is_such)
         });
-        if panics && super::play::is_call() {
+        if panics.is_some_and(|is_such| is_such()) {
             std::panic::resume_unwind(Box::new(Injected));
         }
         let until = time::of(until);

@@ -67,7 +67,7 @@ fn this() -> usize {
 }
 
 /// Whether this thread is one that makes calls.
-pub(super) fn is_call() -> bool {
+fn is_call() -> bool {
     CALLERS.with_borrow(|callers| callers.contains(&this()))
 }
 
@@ -110,7 +110,7 @@ pub(super) fn play() {
     let servers: Vec<_> = (0..plan.nodes).map(serve).collect();
     match plan.fate {
         Fate::Busy => time::set_hurry([50, 500][usize::try_from(time::below(2)).unwrap()]),
-        Fate::Panics => plain::panic_at(1 + time::below(30)),
+        Fate::Panics => plain::panic_at(1 + time::below(30), is_call),
         _ => {}
     }
     for number in 0..plan.threads {
@@ -179,11 +179,11 @@ fn fails(plan: Plan) {
         _ => plain::set_answers,
     };
     for _ in 0..time::below(60) {
-        super::sync::turn();
+        time::turn();
     }
     set(at, false);
     match time::below(2) {
-        0 => (0..time::below(200)).for_each(|_| super::sync::turn()),
+        0 => (0..time::below(200)).for_each(|_| time::turn()),
         _ => thread::sleep(Duration::from_millis(time::below(300))),
     }
     set(at, true);
@@ -281,7 +281,7 @@ fn call(number: u64, plan: Plan, redlock: &Redlock) {
     let _gives_up = GivesUp(number);
     holds(number, plan, &name, &lock);
     for _ in 0..time::below(3) {
-        super::sync::turn();
+        time::turn();
     }
     if time::below(3) == 0 {
         let extended = within(soon, "extend", || lock.extend(TTL));

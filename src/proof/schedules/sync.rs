@@ -5,14 +5,9 @@ use std::time::Duration;
 
 use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
 
-use super::time::{self, Waiter};
+use super::time::{self, Waiter, turn};
 
 pub(crate) use std::sync::PoisonError;
-
-/// Lets another thread go on.
-pub(super) fn turn() {
-    shuttle::thread::sleep(Duration::ZERO);
-}
 
 /// A mutex.
 pub(crate) struct Mutex<T: ?Sized> {
@@ -152,7 +147,7 @@ impl Condvar {
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 
-    use super::turn;
+    use super::super::time::turn;
 
     macro_rules! atomics {
         ($($atomic:ident: $type:ty,)+) => {
@@ -229,8 +224,8 @@ pub(crate) mod thread {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
+    use super::super::time::turn;
     use super::time::{self, Slot, Waiter};
-    use super::turn;
 
     pub(crate) use std::thread::scope;
 

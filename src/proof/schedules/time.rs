@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
 
-use super::turns::Random;
+use super::random::Random;
 
 /// The time of day at which a schedule begins.
 const TODAY: Duration = Duration::from_secs(1_800_000_000);
@@ -208,8 +208,13 @@ pub(super) fn clock(at_rest: impl Fn()) {
                 waiter.wake();
             }
         }
-        super::sync::turn();
+        turn();
     }
+}
+
+/// Lets another thread go on.
+pub(super) fn turn() {
+    shuttle::thread::sleep(Duration::ZERO);
 }
 
 /// Ends the task of the clock.

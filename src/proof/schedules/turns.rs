@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
+use super::random::Random;
 use super::time;
 
 /// The second task of a schedule: the one that moves the clock.
@@ -20,28 +21,6 @@ thread_local! {
 /// How many choices were made in this thread.
 pub(super) fn steps() -> u64 {
     STEPS.get()
-}
-
-/// A generator of random numbers (SplitMix64).
-#[derive(Clone)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(super) fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
 }
 
 enum Policy {
@@ -124,7 +103,7 @@ impl Scheduler for Turns {
             return clock;
         }
         let hurry = time::hurry();
-        if clock.is_some() && hurry > 0 && self.random.one_in(hurry) {
+        if clock.is_some() && hurry > 0 && self.random.below(hurry) == 0 {
             time::set_quiet(false);
             return clock;
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub(crate) use crate::proof::random::Random;
+
 /// Times are in microseconds of a clock that no part of the world can read.
 pub(super) const MS: u64 = 1000;
 pub(super) const NODE_TIMEOUT: u64 = 50 * MS;
@@ -20,21 +22,7 @@ pub(super) const SLACK: u64 = 20 * MS;
 pub(super) const RESOURCES: u8 = 2;
 pub(super) const PROBED: u8 = 9;
 
-pub(crate) struct Random(pub(crate) u64);
-
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
