@@ -20,6 +20,10 @@ const RULES: Rules<'_> = Rules {
     guard: None,
     max_ttl: None,
 };
+const GUARDED: Rules<'_> = Rules {
+    guard: Some(Duration::from_secs(30)),
+    ..RULES
+};
 const GOOD: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:ID\nrole:master\n\
     uptime_in_seconds:90000\nmaxmemory:0\nmaxmemory_policy:noeviction\nused_memory:1000000\n\
     evicted_keys:0\naof_enabled:1\naof_last_write_status:ok\nrdb_last_bgsave_status:ok\n\
@@ -202,12 +206,8 @@ fn a_set_is_not_one_node_of_too_few_and_findings_have_the_numbers_of_the_report(
     let text = judge(&nodes, RULES)[0].to_string();
     assert!(text.starts_with("node 2 (10.0.0.0:6379): "), "{text}");
     // The guard that is asked for waits as long on a set as the one that is on by default.
-    let guarded = Rules {
-        guard: Some(30 * Duration::from_secs(1)),
-        ..RULES
-    };
     set(&mut nodes[0], "uptime_in_seconds", "33");
-    assert_eq!(found(&nodes, guarded), [(Fault, Some(2), "uptime")]);
+    assert_eq!(found(&nodes, GUARDED), [(Fault, Some(2), "uptime")]);
 }
 
 #[test]
@@ -257,25 +257,17 @@ fn keys_that_were_removed_are_a_fault_until_the_policy_is_mended_and_then_a_stat
     let text = judge(&nodes, RULES)[0].to_string();
     assert!(text.ends_with("CONFIG RESETSTAT"), "{text}");
     assert!(text.contains("7 keys"), "{text}");
-    let guarded = Rules {
-        guard: Some(30 * Duration::from_secs(1)),
-        ..RULES
-    };
-    let text = judge(&nodes, guarded)[0].to_string();
+    let text = judge(&nodes, GUARDED)[0].to_string();
     assert!(text.ends_with("gives no votes for as long"), "{text}");
 }
 
 /// The guard looks at each vote, and a Redis Cluster's replica sends its clients to its master.
 #[test]
 fn that_a_replica_takes_writes_matters_where_no_guard_looks() {
-    let guarded = Rules {
-        guard: Some(30 * Duration::from_secs(1)),
-        ..RULES
-    };
     let mut nodes = good(3);
     said(&mut nodes[1]).writable_replica = true;
     assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "replicas")]);
-    assert_eq!(found(&nodes, guarded), []);
+    assert_eq!(found(&nodes, GUARDED), []);
     nodes[1].in_cluster = true;
     assert_eq!(found(&nodes, RULES), []);
     nodes[1].in_cluster = false;
@@ -287,10 +279,6 @@ fn that_a_replica_takes_writes_matters_where_no_guard_looks() {
 #[test]
 fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
     type Change = fn(&mut Facts);
-    let guarded = Rules {
-        guard: Some(30 * Duration::from_secs(1)),
-        ..RULES
-    };
     let reasons: [(&str, Rules<'_>, Change); 10] = [
         ("latency", RULES, |node| {
             said(node).round_trips = vec![51 * MS; 10];
@@ -305,15 +293,15 @@ fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
             said(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
         }),
         ("role", RULES, |node| set(node, "role", "slave")),
-        ("uptime", guarded, |node| {
+        ("uptime", GUARDED, |node| {
             set(node, "uptime_in_seconds", "9")
         }),
-        ("uptime", guarded, |node| set(node, "uptime_in_seconds", "")),
-        ("uptime", guarded, |node| {
+        ("uptime", GUARDED, |node| set(node, "uptime_in_seconds", "")),
+        ("uptime", GUARDED, |node| {
             set(node, "uptime_in_seconds", "-5");
         }),
-        ("eviction", guarded, |node| set(node, "evicted_keys", "")),
-        ("rights", guarded, |node| {
+        ("eviction", GUARDED, |node| set(node, "evicted_keys", "")),
+        ("rights", GUARDED, |node| {
             said(node).info = Err(Cause::refused("NOPERM"));
         }),
     ];

@@ -343,6 +343,15 @@ fn slow(s: &mut Stage) {
     }
 }
 
+/// The lock is held by `a` as before, and free behind its release.
+fn held_until_released(s: &mut Stage) {
+    try_and_hold(s, "b", "alpha");
+    s.extend("a", "alpha", LONG);
+    s.release("a", "alpha");
+    s.acquire_free("b", "alpha", LONG);
+    s.release("b", "alpha");
+}
+
 fn restarted_with_data(s: &mut Stage) {
     warm(s, "a");
     s.start("b");
@@ -352,11 +361,7 @@ fn restarted_with_data(s: &mut Stage) {
         s.restart(node);
     }
     s.settle();
-    try_and_hold(s, "b", "alpha");
-    s.extend("a", "alpha", LONG);
-    s.release("a", "alpha");
-    s.acquire_free("b", "alpha", LONG);
-    s.release("b", "alpha");
+    held_until_released(s);
 }
 
 fn restarted_empty(s: &mut Stage) {
@@ -565,11 +570,7 @@ fn rolling_restarts(s: &mut Stage) {
         s.revive(node);
         s.settle();
     }
-    try_and_hold(s, "b", "alpha");
-    s.extend("a", "alpha", LONG);
-    s.release("a", "alpha");
-    s.acquire_free("b", "alpha", LONG);
-    s.release("b", "alpha");
+    held_until_released(s);
 }
 
 /// Programs that are linked without a C library cannot be spoilt.

@@ -4,23 +4,19 @@ use super::*;
 
 #[test]
 fn with_the_restart_guard_a_young_node_is_named_and_none_need_write_to_disk() {
-    let guarded = Rules {
-        guard: Some(30 * Duration::from_secs(1)),
-        ..RULES
-    };
     let mut nodes = good(3);
     set(&mut nodes[0], "aof_enabled", "0");
-    assert_eq!(found(&nodes, guarded), []);
+    assert_eq!(found(&nodes, GUARDED), []);
     set(&mut nodes[1], "uptime_in_seconds", "29");
-    assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
-    let text = judge(&nodes, guarded)[0].to_string();
+    assert_eq!(found(&nodes, GUARDED), [(Warning, Some(1), "uptime")]);
+    let text = judge(&nodes, GUARDED)[0].to_string();
     assert!(text.contains("node 1 (10.0.0.1:6379)"), "{text}");
     assert!(text.contains("gives no votes for 2 s more"), "{text}");
     // The node may have been up for nearly a second less than it reports.
     set(&mut nodes[1], "uptime_in_seconds", "30");
-    assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
+    assert_eq!(found(&nodes, GUARDED), [(Warning, Some(1), "uptime")]);
     set(&mut nodes[1], "uptime_in_seconds", "31");
-    assert_eq!(found(&nodes, guarded), [(Note, Some(1), "uptime")]);
+    assert_eq!(found(&nodes, GUARDED), [(Note, Some(1), "uptime")]);
 }
 
 /// A longest ttl that the caller gives keeps no node from forgetting.
