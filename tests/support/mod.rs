@@ -142,16 +142,32 @@ impl Server {
         }
     }
 
-    /// With these variables in its environment.
+    /// With these variables in its environment. The libraries of `LD_PRELOAD`, a list in which no path may have a space, are
+    /// linked into the directory where the server runs.
     pub fn with_variables(variables: &[(&str, &Path)]) -> Server {
         let certificate = over_tls().then(|| Certificate::any().clone());
         let mut server = Server::new(certificate, Vec::new(), None);
-        let owned = variables.iter();
-        server.variables = owned
-            .map(|(name, value)| ((*name).to_owned(), value.to_path_buf()))
+        let value = |name: &str, value: &Path| match name {
+            "LD_PRELOAD" => server.linked(value),
+            _ => value.to_path_buf(),
+        };
+        server.variables = variables
+            .iter()
+            .map(|(name, path)| ((*name).to_owned(), value(name, path)))
             .collect();
         server.begin();
         server
+    }
+
+    /// Links to these libraries, whose paths are separated by colons.
+    fn linked(&self, libraries: &Path) -> PathBuf {
+        let libraries = libraries.to_str().unwrap().split(':').map(Path::new);
+        let links = libraries.map(|library| {
+            let name = Path::new(library.file_name().unwrap());
+            std::os::unix::fs::symlink(library, self.dir().join(name)).unwrap();
+            format!("./{}", name.display())
+        });
+        links.collect::<Vec<_>>().join(":").into()
     }
 
     fn begin(&mut self) {
