@@ -154,7 +154,12 @@ fn wait_for_end() {
             let left = time::now() - ended;
             assert!(left < ENDING, "threads are left after the end: {threads:?}");
         }
-        assert!(time::now() < ALL, "the calls do not end: {threads:?}");
+        // On a busy machine the number of steps alone is bounded.
+        let is_busy = time::hurry() > 0;
+        assert!(
+            is_busy || time::now() < ALL,
+            "the calls do not end: {threads:?}"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -341,19 +346,17 @@ fn freed(plan: Plan, name: &str, token: &crate::Token, released: Result<(), Erro
 
 /// The thread has this lock from now on, or for longer.
 fn holds(number: u64, plan: Plan, name: &str, lock: &Lock) {
-    let left = lock.remaining();
+    // Time may pass behind the question.
+    let until = time::now() + lock.remaining();
     let now = time::now();
     HELD.with_borrow_mut(|held| {
         let held = held.entry(name.to_owned()).or_default();
         held.retain(|one| one.number != number);
         let others = held.iter().filter(|one| one.until > now).count();
-        assert!(others == 0 || left.is_zero(), "two threads hold {name}");
-        held.push(Held {
-            number,
-            until: now + left,
-        });
+        assert!(others == 0 || until <= now, "two threads hold {name}");
+        held.push(Held { number, until });
     });
-    if !left.is_zero() {
+    if now < until {
         let count = plain::holders(name.as_bytes(), lock.token());
         let all = plan.nodes;
         assert!(
