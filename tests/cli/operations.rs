@@ -1003,7 +1003,7 @@ fn what_is_left_for_a_time_is_shown_as_left_and_not_as_held() {
     assert_eq!(text, "");
     let (_, _, said) = says(&servers, &["run", "-n", "-v", "a", "true"]);
     assert!(said.contains("another has left the lock \"a\""), "{said}");
-    let (_, _, said) = says(&servers, &["run", "-v", "-w", "0.2s", "a", "true"]);
+    let (_, _, said) = says(&servers, &["run", "-v", "-w", "1s", "a", "true"]);
     assert!(said.contains(" has left it, for "), "{said}");
     let (code, out, _) = says(&servers, &["release", "--force", "--yes", "a"]);
     assert_eq!(code, 0, "{out}");

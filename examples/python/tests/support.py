@@ -38,10 +38,11 @@ def eventually(condition):
 
 
 def program(text, *arguments, **how):
-    """A Python program of its own. It has `locks`."""
+    """A Python program of its own. It has `locks`, and Ctrl-C ends it also where that is ignored, as behind nohup."""
     beginning = """
-import sys
+import signal, sys
 from redlock import *
+signal.signal(signal.SIGINT, signal.default_int_handler)
 nodes = sys.argv[1].split()
 locks = Redlock(nodes, node_timeout=2)
 """
