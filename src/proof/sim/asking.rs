@@ -2,9 +2,10 @@
 //! questions, answers and conclusions.
 
 use super::basics::CONNECT_TIMEOUT;
+use super::counts::trace;
 use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
-use super::world::{Count, Event, World, trace};
+use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::node::answers::{Belief, Word};
 use crate::protocol::node::directory::{FoundMaster, LastWord};

@@ -2,7 +2,8 @@
 //! goes on for a while. They are flushed, evict keys, and begin a new history without a loss.
 
 use super::basics::{MARGIN, MS};
-use super::world::{Count, Event, World, trace};
+use super::counts::trace;
+use super::world::{Count, Event, World};
 
 /// The behaviour of a master whose place another one takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! The faults: of servers, of the network, and of clients.
 
 use super::basics::{MS, NODE_TIMEOUT, RESOURCES};
+use super::counts::trace;
 use super::server::{Server, Trouble};
-use super::world::{Count, Event, World, trace};
+use super::world::{Count, Event, World};
 
 impl World {
     pub(super) fn fault(&mut self) {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::basics::{MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Held, Keeping};
-use super::world::{Count, World, trace};
+use super::counts::trace;
+use super::world::{Count, World};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::renewals::{Due, Renewed};
 use crate::protocol::quorum::answer::Answer;

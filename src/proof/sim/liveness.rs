@@ -217,9 +217,6 @@ impl World {
                 _ => poll,
             };
             let time = self.t.saturating_sub(since);
-            if self.conditions.prompt && !self.conditions.sluggish {
-                self.counts[Count::Slept] = self.counts[Count::Slept].max(time);
-            }
             self.check(time <= most, || {
                 format!("{resource} has been free for {time} us, and has waiters")
             });

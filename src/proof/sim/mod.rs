@@ -44,6 +44,7 @@ mod command;
 mod conditions;
 mod connecting;
 mod connection;
+mod counts;
 mod driving;
 mod failover;
 mod faults;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::basics::{CONNECT_TIMEOUT, MS};
 use super::client::NO_THREAD;
 use super::connection::{Connection, End, Listener, State, Subscription, SubscriptionEvent};
+use super::counts::trace;
 use super::server::Trouble;
-use super::world::{Count, Event, World, trace};
+use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 

@@ -2,7 +2,8 @@
 
 use super::basics::{CONNECT_TIMEOUT, NODE_TIMEOUT, SLACK};
 use super::client::Held;
-use super::world::{Belief, Count, Event, TokenHistory, World, trace};
+use super::counts::trace;
+use super::world::{Belief, Count, Event, TokenHistory, World};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::quorum::answer::{Answer, Outcome};

@@ -2,8 +2,9 @@
 
 use super::command::{Command, channel, keys};
 use super::connection::Connection;
+use super::counts::trace;
 use super::instance::STEP;
-use super::world::{Count, Event, World, trace};
+use super::world::{Count, Event, World};
 use crate::protocol::commands::resp;
 use crate::protocol::commands::scripts::RELEASE_MEMBER;
 use crate::protocol::mutants::{Mutant, mutant};

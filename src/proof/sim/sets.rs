@@ -5,9 +5,10 @@
 //! sentinels.
 
 use super::basics::MS;
+use super::counts::trace;
 use super::failover::Before;
 use super::sentinels::{Illness, LAG, LEARN, Parted, SENTINELS};
-use super::world::{Count, Event, World, trace};
+use super::world::{Count, Event, World};
 
 impl World {
     /// Something happens in a set.

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use super::basics::{LONGEST, MS};
-use super::world::{Count, World, trace};
+use super::counts::trace;
+use super::world::{Count, World};
 
 /// Added to what the bounds of clients leave unnoticed: the tolerance, and what rates add until they look.
 const UNSEEN: u64 = 25 * MS;

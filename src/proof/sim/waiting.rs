@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::basics::{MS, NODE_TIMEOUT, PROBED, RESOURCES};
 use super::client::{Call, Doing, HANDED_OFF, Held, Releasing, Stage, token_id};
-use super::world::{Count, TokenHistory, World, trace};
+use super::counts::trace;
+use super::world::{Count, TokenHistory, World};
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;

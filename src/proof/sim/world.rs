@@ -1,6 +1,5 @@
 //! A world: its servers, its clients, the next events, and the record of the locks.
 
-use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
 use super::agenda::Agenda;
@@ -8,6 +7,7 @@ use super::basics::{RESOURCES, Random};
 use super::client::Client;
 use super::conditions::Conditions;
 use super::connection::{Net, SubscriptionEvent};
+use super::counts::counts;
 use super::place::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
@@ -146,19 +146,6 @@ pub(super) struct Idle {
     pub(super) excused: bool,
 }
 
-macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// The events that are counted, to see that they happen.
-        #[derive(Clone, Copy, Debug)]
-        pub(super) enum Count {
-            $($(#[$doc])* $name,)+
-        }
-
-        /// All counts, in the order of `Count`.
-        const COUNTS: &[Count] = &[$(Count::$name,)+];
-    };
-}
-
 counts! {
     Events,
     Granted,
@@ -208,58 +195,7 @@ counts! {
     Confirmed,
     Unconfirmed,
     MovedOn,
-    /// The longest time for which a lock was free, and a thread waited for it, if all is prompt.
-    Slept,
 }
-
-#[derive(Clone, Copy)]
-pub(super) struct Counts([u64; COUNTS.len()]);
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts([0; COUNTS.len()])
-    }
-}
-
-impl Index<Count> for Counts {
-    type Output = u64;
-
-    fn index(&self, count: Count) -> &u64 {
-        &self.0[count as usize]
-    }
-}
-
-impl IndexMut<Count> for Counts {
-    fn index_mut(&mut self, count: Count) -> &mut u64 {
-        &mut self.0[count as usize]
-    }
-}
-
-impl std::fmt::Debug for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(COUNTS.iter().zip(self.0)).finish()
-    }
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, other: &Counts) {
-        for count in COUNTS.iter().copied() {
-            self[count] = match count {
-                Count::Slept => self[count].max(other[count]),
-                _ => self[count] + other[count],
-            };
-        }
-    }
-}
-
-macro_rules! trace {
-    ($world:expr, $($what:tt)+) => {
-        if $world.traced {
-            println!("{:>9} {}", $world.t, format!($($what)+));
-        }
-    };
-}
-pub(super) use trace;
 
 impl World {
     pub(super) fn at(&mut self, at: u64, event: Event) {

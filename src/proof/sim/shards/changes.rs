@@ -1,8 +1,9 @@
 //! Slots that move, shards that fail over, and servers that are removed.
 
 use super::super::basics::MS;
+use super::super::counts::trace;
 use super::servers::{NAMES, REPLICA, SERVERS, name_of};
-use super::world::{Event, ShardWorld, trace};
+use super::world::{Count, Event, ShardWorld};
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::slots::slot;
 use crate::testing::store::Value;
@@ -73,7 +74,7 @@ impl ShardWorld {
             MIGRATE => here.servers[from].migrating[name] = Some(to),
             KEYS if has_more => next = KEYS,
             OWN => {
-                self.checks.counts.moves += 1;
+                self.checks.counts[Count::Moves] += 1;
                 if !self.quiet && self.conditions.disagrees && self.random.chance(40) {
                     // The source learns first, and each of the two names the other one.
                     let until = self.t + 300 * MS + self.random.below(3000 * MS);
@@ -174,7 +175,7 @@ impl ShardWorld {
         }
         let (t, history) = (self.t, self.agenda.order);
         trace!(self, "cluster {cluster} fails over, lags: {lags}");
-        self.checks.counts.failovers += 1;
+        self.checks.counts[Count::Failovers] += 1;
         self.checks.failed_over = Some(t);
         let here = &mut self.clusters[cluster];
         let promoted = &mut here.servers[new];
@@ -245,7 +246,7 @@ impl ShardWorld {
         match owned {
             Some(name) => drop(self.move_name(cluster, name)),
             None if idle && self.knows_all(cluster) => {
-                self.checks.counts.removed += 1;
+                self.checks.counts[Count::Removed] += 1;
                 for server in &mut self.clusters[cluster].servers {
                     server.masters[1] = server.masters[0];
                 }

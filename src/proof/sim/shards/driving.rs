@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::super::basics::MS;
+use super::super::counts::trace;
 use super::super::instance::Instance;
 use super::lanes::LONGEST;
 use super::process::{LaneState, Task};
 use super::servers::address;
-use super::world::{Event, ShardWorld, trace};
+use super::world::{Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::super::basics::{MS, NODE_TIMEOUT};
 use super::super::client::token_id;
+use super::super::counts::trace;
 use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
 use super::servers::{SERVERS, address, server_at};
-use super::world::{Event, ShardWorld, trace};
+use super::world::{Count, Event, ShardWorld};
 use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
@@ -208,7 +209,7 @@ impl ShardWorld {
             .then(|| Guard::new(LONGEST, nodes).of_set());
         let (seed, now) = (self.random.next(), self.now());
         let lane = Lane::new(u8::try_from(p).unwrap(), places, guard, (seed, now));
-        self.checks.counts.lanes += 1;
+        self.checks.counts[Count::Lanes] += 1;
         self.processes[p].lanes.push(lane);
         self.processes[p].lanes.len() - 1
     }
@@ -256,7 +257,7 @@ impl ShardWorld {
                 }
                 LaneState::Closing(_) if lane.leader == Task::None => {
                     lane.state = LaneState::Closed;
-                    self.checks.counts.closed += 1;
+                    self.checks.counts[Count::Closed] += 1;
                     self.hand_over(p, l);
                     busy = true;
                 }
@@ -392,7 +393,7 @@ impl ShardWorld {
         trace!(self, "process {p}: a release of {node} is sent on");
         let (slot, now, t) = (slot(&debt.key.resource), self.now(), self.t);
         self.checks.tokens[token_id(&debt.key.token)].handed_over = true;
-        self.checks.counts.owed += 1;
+        self.checks.counts[Count::Owed] += 1;
         let process = &mut self.processes[p];
         process.owed.add(node, debt, slot, now);
         process.owed.starts();

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use super::super::basics::MS;
 use super::super::command::{Command, keys};
+use super::super::counts::trace;
 use super::process::Connection;
-use super::world::{Event, ShardWorld, trace};
+use super::world::{Count, Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::testing::store::request::parse;
 
@@ -169,9 +170,9 @@ impl ShardWorld {
         let command = Command::of(args);
         if let Some(error) = redirect {
             let counts = &mut self.checks.counts;
-            counts.moved += u64::from(error.starts_with("-MOVED"));
-            counts.asked += u64::from(error.starts_with("-ASK"));
-            counts.torn += u64::from(error.starts_with("-TRY"));
+            counts[Count::Moved] += u64::from(error.starts_with("-MOVED"));
+            counts[Count::Asked] += u64::from(error.starts_with("-ASK"));
+            counts[Count::Torn] += u64::from(error.starts_with("-TRY"));
             let shown = error.trim_end().to_owned();
             trace!(self, "    server {server} of {cluster} answers {shown}");
             return error.into_bytes();
@@ -213,7 +214,7 @@ impl ShardWorld {
                 let again = history.set.has(cluster) && !history.refilled.has(cluster);
                 let late = history.rel.has(cluster) && !history.handed_over;
                 history.overtaken |= history.rel.has(cluster);
-                self.checks.counts.overtaken += u64::from(history.overtaken);
+                self.checks.counts[Count::Overtaken] += u64::from(history.overtaken);
                 history.set.add(cluster);
                 self.check(!again || fails_over, || {
                     format!("{token} is set twice on {cluster}")

@@ -5,7 +5,7 @@ use super::super::basics::{MS, Random};
 use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
 use super::servers::{Cluster, NAMES, SERVERS};
-use super::world::{Checks, Conditions, Event, ShardWorld};
+use super::world::{Checks, Conditions, Count, Event, ShardWorld};
 use crate::protocol::calls::owed::Owed;
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::testing::store::Value;
@@ -167,7 +167,7 @@ impl ShardWorld {
     fn until(&mut self, end: u64) {
         while let Some((at, event)) = self.agenda.next(end) {
             self.t = at;
-            self.checks.counts.events += 1;
+            self.checks.counts[Count::Events] += 1;
             match event {
                 Event::Arrive(connection) => self.arrive(connection),
                 Event::Deliver(connection) => self.deliver(connection),

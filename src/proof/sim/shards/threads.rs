@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, SLACK};
 use super::super::client::token_id;
+use super::super::counts::trace;
 use super::lanes::LONGEST;
 use super::process::{Call, Doing, Flight, HANDED_OFF, Held, NO_THREAD};
 use super::servers::NAMES;
-use super::world::{ShardWorld, TokenHistory, trace};
+use super::world::{Count, ShardWorld, TokenHistory};
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
@@ -320,7 +321,7 @@ impl ShardWorld {
 
     fn acquired(&mut self, p: usize, thread: usize, lease: Lease) {
         let token = token_id(&lease.key.token);
-        self.checks.counts.granted += 1;
+        self.checks.counts[Count::Granted] += 1;
         trace!(self, "process {p}: {thread} holds {token}");
         let is_yet = !lease.left(self.point()).is_zero();
         self.check(is_yet, || format!("{token} is granted after its deadline"));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::super::agenda::Agenda;
 use super::super::basics::{Random, TODAY};
+use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
 use crate::protocol::commands::slots::Map;
@@ -90,37 +91,19 @@ pub(super) struct Checks {
     pub(super) failed_over: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) events: u64,
-    pub(crate) granted: u64,
-    pub(crate) moved: u64,
-    pub(crate) asked: u64,
-    pub(crate) torn: u64,
-    pub(crate) moves: u64,
-    pub(crate) failovers: u64,
-    pub(crate) owed: u64,
-    pub(crate) lanes: u64,
-    pub(crate) closed: u64,
-    pub(crate) removed: u64,
-    pub(crate) overtaken: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: &Counts) {
-        self.events += other.events;
-        self.granted += other.granted;
-        self.moved += other.moved;
-        self.asked += other.asked;
-        self.torn += other.torn;
-        self.moves += other.moves;
-        self.failovers += other.failovers;
-        self.owed += other.owed;
-        self.lanes += other.lanes;
-        self.closed += other.closed;
-        self.removed += other.removed;
-        self.overtaken += other.overtaken;
-    }
+counts! {
+    Events,
+    Granted,
+    Moved,
+    Asked,
+    Torn,
+    Moves,
+    Failovers,
+    Owed,
+    Lanes,
+    Closed,
+    Removed,
+    Overtaken,
 }
 
 /// The history of a token.
@@ -143,8 +126,6 @@ pub(super) struct TokenHistory {
     pub(super) stranded: bool,
     pub(super) belief: Option<Deadline>,
 }
-
-pub(super) use crate::proof::sim::world::trace;
 
 impl ShardWorld {
     pub(super) fn at(&mut self, at: u64, event: Event) {
