@@ -271,6 +271,13 @@ fn a_call_succeeds_although_several_clusters_have_moved_its_slot() {
     shards_keep_every_promise(44_836);
 }
 
+/// The lane of a call was led to its servers by another slot, which has moved with this one. Acquires on several nodes are
+/// not sent on, so the next try takes the same lane, which must have left those servers.
+#[test]
+fn the_lane_of_a_redirected_acquire_leaves_the_servers_that_do_not_have_its_slot() {
+    shards_keep_every_promise(28_792);
+}
+
 /// A release follows its key to another lane, and overtakes there what a dead connection of the first one has left at the
 /// server of another Cluster.
 #[test]

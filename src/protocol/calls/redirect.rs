@@ -80,12 +80,8 @@ impl Hops {
 pub(crate) enum Goes {
     /// Nowhere: the answer counts.
     Nowhere,
-    /// To the slot's owner, after a pause. `moved`: the node whose server named this one as the owner.
-    Owner {
-        op: Op,
-        pause: Duration,
-        moved: Option<(usize, Endpoint)>,
-    },
+    /// To the slot's owner, after a pause.
+    Owner { op: Op, pause: Duration },
     /// To the server of the node that the slot is on its way to, after a pause and ASKING.
     Importer {
         op: Op,
@@ -196,7 +192,7 @@ impl Redirect {
             && matches!(answer.outcome, Outcome::Unavailable { closed: true, .. })
             && let Some(pause) = self.hops.next(now)
         {
-            return self.owner(pause, None);
+            return self.owner(pause);
         }
         Goes::Nowhere
     }
@@ -241,16 +237,13 @@ impl Redirect {
             return None;
         }
         match hint {
-            Hint::Moved(_, to) => {
-                let pause = self.hops.next(now)?;
-                Some(self.owner(pause, Some((node, to.clone()))))
-            }
+            Hint::Moved(..) => self.hops.next(now).map(|pause| self.owner(pause)),
             // The redirect is too old to be relied on.
             Hint::Asks(..) if self.alone && now > answer.begun + NAMED => {
-                self.hops.next(now).map(|pause| self.owner(pause, None))
+                self.hops.next(now).map(|pause| self.owner(pause))
             }
             // Nothing was sent, and the slot may have moved on.
-            Hint::Unnamed => self.hops.next(now).map(|pause| self.owner(pause, None)),
+            Hint::Unnamed => self.hops.next(now).map(|pause| self.owner(pause)),
             Hint::Asks(_, to) if self.alone => Some(Goes::Importer {
                 pause: self.hops.next(now)?,
                 op: self.op.clone().named(Some(Named {
@@ -265,10 +258,10 @@ impl Redirect {
             Hint::Torn if self.is_waited_for && !mutant(Mutant::TornIsFinal) => {
                 self.op = with_one_key(self.op.clone())?;
                 let pause = self.hops.next(now)?;
-                Some(self.owner(pause, None))
+                Some(self.owner(pause))
             }
             // Some time the slot's keys are on one server.
-            _ if !self.is_waited_for => self.hops.next(now).map(|pause| self.owner(pause, None)),
+            _ if !self.is_waited_for => self.hops.next(now).map(|pause| self.owner(pause)),
             Hint::Asks(..) | Hint::Torn | Hint::None => None,
         }
     }
@@ -279,11 +272,10 @@ impl Redirect {
         Some((self.op(), pause))
     }
 
-    fn owner(&self, pause: Duration, moved: Option<(usize, Endpoint)>) -> Goes {
+    fn owner(&self, pause: Duration) -> Goes {
         Goes::Owner {
             op: self.op(),
             pause,
-            moved,
         }
     }
 

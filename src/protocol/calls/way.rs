@@ -78,14 +78,10 @@ pub(crate) trait Lanes {
         now: Instant,
     ) -> Option<(Self::Lane, Op, Duration)> {
         let slot = redirect.slot();
+        // Also if the answer counts: the next try of the call takes the slot's lane again.
+        self.leave_others(slot, answer, is_from);
         let next = match redirect.next(answer, now) {
-            Goes::Owner { op, pause, moved } => {
-                let lane = self.lane(slot);
-                if let Some((node, to)) = moved.filter(|_| is_from(&lane)) {
-                    self.leave(&lane, node, &to);
-                }
-                Some((lane, op, pause))
-            }
+            Goes::Owner { op, pause } => Some((self.lane(slot), op, pause)),
             Goes::Importer {
                 op,
                 pause,
@@ -112,8 +108,8 @@ pub(crate) trait Lanes {
         lane.unwrap_or_else(|| self.lane(slot))
     }
 
-    /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer to such a
-    /// release: another slot may have led the lane there, and no call uses it meanwhile.
+    /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer: another slot
+    /// may have led the lane there, and have moved since then, and no call need use it meanwhile.
     fn leave_others(&mut self, slot: u16, answer: &Answer, is_from: impl Fn(&Self::Lane) -> bool) {
         for (node, elsewhere) in Redirect::of(answer, slot) {
             if let Hint::Moved(_, to) = &elsewhere.hint {
