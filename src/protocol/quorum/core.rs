@@ -270,10 +270,14 @@ impl<W> Core<W> {
                 self.nodes[at].written();
                 // The thread that closes the nodes may wait for that.
                 self.news |= self.closed_at.is_some();
-                if let Err(cause) = result {
+                if let Err(cause) = result
+                    && !self.nodes[at].is_disconnected()
+                {
                     self.sever(at, cause, now);
                 }
             }
+            // Another thread may have ended the connection while this one read from it.
+            Input::Received(_) if self.nodes[at].is_disconnected() => {}
             Input::Received(result) => self.received(at, result, now),
             Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
             Input::Moved(to) => {

@@ -79,3 +79,30 @@ fn another_address_ends_the_connection() {
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     assert!(world.sent.is_empty());
 }
+
+/// The slot has moved, and this thread was reading or writing meanwhile.
+#[test]
+fn what_a_connection_brings_after_it_was_ended_does_not_hide_why_it_was_ended() {
+    let ended = || Cause::Closed("it ended".into());
+    let late = [
+        Input::Received(Ok(b"+OK\r\n")),
+        Input::Received(Ok(&[])),
+        Input::Received(Err(ended())),
+        Input::Sent(Err(ended())),
+    ];
+    for late in late {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.acquire();
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        world.output();
+        world.input(Input::Moved("h:2".into()));
+        world.input(late);
+        let cause = world.core.nodes[0].cause().unwrap();
+        assert!(
+            matches!(&**cause, Cause::Moved(to) if to == "h:2"),
+            "{cause}"
+        );
+    }
+}
