@@ -8,6 +8,7 @@ use crate::errors::error::{Error, NodeErrors};
 use crate::lock::acquire::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
+use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::route::Route;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
@@ -321,7 +322,7 @@ impl Redlock {
         let family = self.family();
         match &family.lanes {
             None => Route::One(family.base.clone()),
-            Some(lanes) => Route::Shards(lanes.of(resource), lanes.clone()),
+            Some(lanes) => Route::Shards(lanes.of(resource), UsedLanes(lanes.clone())),
         }
     }
 

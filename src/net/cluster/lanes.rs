@@ -19,14 +19,10 @@ use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
 use crate::values::quorum::spare;
-use crate::values::sync::{
-    Condvar, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-    lock, start_thread, thread,
-};
+use crate::values::sync::{Condvar, Mutex, PoisonError, lock, start_thread, thread};
 
 /// The number of threads that connect or close lanes at the same time.
-const MAX_AT_ONCE: usize = 32;
+pub(super) const MAX_AT_ONCE: usize = 32;
 
 /// The connections to nodes, each of which is one server: of a Redis Cluster, to the masters of one shard of each. They
 /// are closed when the last call or lock that uses them ends.
@@ -80,7 +76,7 @@ impl Drop for Lane {
             return;
         }
         match self.lanes.upgrade() {
-            Some(lanes) => lanes.close_one(self.driver.clone()),
+            Some(lanes) => lanes.end(self.driver.clone()),
             None => self.driver.close(),
         }
     }
@@ -97,8 +93,7 @@ pub(crate) struct Lanes {
     /// The releases that follow their keys without a caller; notified when there are more.
     pub(crate) owed: Mutex<Owed>,
     pub(crate) owed_more: Condvar,
-    /// How many threads are closing lanes, which may add more.
-    pub(crate) closing: AtomicUsize,
+    pub(super) ended: Mutex<EndedLanes>,
 }
 
 #[derive(Default)]
@@ -121,18 +116,12 @@ impl KnownLanes {
     }
 }
 
-/// The closing of a lane. Keeps the [`Lanes`] until it is done: they send on the releases that the lane owes.
-struct Closing {
-    lanes: Arc<Lanes>,
-    driver: Arc<Driver>,
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.driver.close();
-        self.lanes.hand_over(&self.driver);
-        self.lanes.closing.fetch_sub(1, Ordering::Release);
-    }
+/// The lanes that nothing uses any longer and that no thread closes yet.
+#[derive(Default)]
+pub(super) struct EndedLanes {
+    pub(super) queue: Vec<Arc<Driver>>,
+    /// How many threads close lanes, which may add releases to those that must be sent on.
+    pub(super) threads: usize,
 }
 
 impl Lanes {
@@ -148,7 +137,7 @@ impl Lanes {
                 refreshes: Mutex::default(),
                 owed: Mutex::default(),
                 owed_more: Condvar::new(),
-                closing: AtomicUsize::new(0),
+                ended: Mutex::default(),
             })
         })
     }
@@ -193,12 +182,12 @@ impl Lanes {
 
     fn add(&self, lanes: &mut Vec<Arc<Lane>>, places: Vec<Place>) -> Arc<Lane> {
         let (nodes, own) = (self.base.driver.nodes(), self.own.clone());
-        let elsewhere = move |debts| {
+        let send_on = move |places: &[Place], redirected| {
             if let Some(lanes) = own.upgrade() {
-                lanes.release(debts);
+                lanes.send_on(places, redirected);
             }
         };
-        let nodes = nodes.to(places, &self.options, Box::new(elsewhere));
+        let nodes = nodes.to(places, &self.options, Box::new(send_on));
         let lane = Arc::new(Lane {
             shared: Shared::new(nodes),
             lanes: self.own.clone(),
@@ -253,34 +242,16 @@ impl Lanes {
         drop(ended);
     }
 
-    /// Closes a lane: in another thread, since a call may be its last user; but here if the program needs the nodes only
-    /// for locks that it has: the program may end right after this.
-    fn close_one(self: &Arc<Lanes>, driver: Arc<Driver>) {
-        self.closing.fetch_add(1, Ordering::Relaxed);
-        let closing = Closing {
-            lanes: self.clone(),
-            driver,
-        };
-        if lock(&self.owed).is_closed() {
-            return drop(closing);
-        }
-        // If no thread starts, the lane is closed here.
-        let _ = start_thread("redlock-close", move || drop(closing));
+    /// Takes out all lanes that are known.
+    pub(super) fn take_all(&self) -> Vec<Arc<Lane>> {
+        let mut known = lock(&self.known);
+        known.by_slot.clear();
+        std::mem::take(&mut known.lanes)
     }
 
-    /// Ends all lanes, side by side. The releases that they still owe have one node timeout, and two at other servers.
-    pub(crate) fn close(&self) {
-        lock(&self.owed).close(clock::instant());
-        let mut known = lock(&self.known);
-        let lanes = std::mem::take(&mut known.lanes);
-        let by_slot = std::mem::take(&mut known.by_slot);
-        drop(known);
-        drop(by_slot);
-        at_once("redlock-close", lanes, |lane| {
-            drop(lane);
-            true
-        });
-        self.wait_owed(2 * self.node_timeout());
+    /// Whether this is the process that made the lanes, not a forked child.
+    pub(super) fn is_ours(&self) -> bool {
+        self.base.is_ours()
     }
 
     pub(crate) fn slot(&self, resource: &[u8]) -> u16 {
@@ -310,6 +281,13 @@ impl Lanes {
         let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
         *places.get_mut(node)? = target;
         Some(self.add(&mut known.lanes, places))
+    }
+
+    /// A lane that nothing else refers to.
+    #[cfg(test)]
+    pub(super) fn add_unused(&self) -> Arc<Lane> {
+        let places = self.base.driver.nodes().places().iter();
+        self.add(&mut Vec::new(), places.map(|one| one.of_slot(0)).collect())
     }
 
     /// The lane to the servers that own this resource.

@@ -1,9 +1,8 @@
 //! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`] decide.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::errors::elsewhere::Hint;
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::net::cluster::lanes::{Lane, Lanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
@@ -13,16 +12,11 @@ use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::way;
-use crate::protocol::node::debt::Debt;
+use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
-use crate::values::sync::{
-    Mutex, PoisonError, atomic::Ordering, lock, start_thread, thread, wait_until,
-};
-
-/// How often it is looked whether releases are owed.
-const LOOK: Duration = Duration::from_millis(5);
+use crate::values::sync::{Mutex, PoisonError, lock, start_thread, thread, wait_until};
 
 impl Lanes {
     /// Carries out an operation. `lane`: the connections over which its lock was acquired.
@@ -112,12 +106,28 @@ impl Lanes {
         answers
     }
 
+    /// Sends on debts that no operation waits for, and that servers at these places have redirected.
+    pub(super) fn send_on(&self, from: &[Place], redirected: Vec<Redirected>) {
+        for one in &redirected {
+            let slot = self.slot(&one.debt.key.resource);
+            let said = std::iter::once((one.node, &*one.answer));
+            self.learn(from, slot, said.filter(|(_, answer)| answer.concerns(slot)));
+        }
+        let all = redirected.into_iter();
+        self.owe(all.map(|one| ((one.node, one.debt), Some(one.answer))));
+    }
+
     /// Sends on the debts of locks that were given up, each with its node, in another thread.
     pub(super) fn release(&self, releases: Vec<(usize, Debt)>) {
+        self.owe(releases.into_iter().map(|release| (release, None)));
+    }
+
+    /// `releases`: each with its node, and with the answer of the server that has redirected it, if one has.
+    fn owe(&self, releases: impl Iterator<Item = ((usize, Debt), Option<Box<Elsewhere>>)>) {
         let mut owed = lock(&self.owed);
-        for (node, debt) in releases {
-            let slot = self.slot(&debt.key.resource);
-            owed.add(node, debt, slot, clock::instant());
+        for (release, answer) in releases {
+            let slot = self.slot(&release.1.key.resource);
+            owed.add(release, slot, answer.as_deref(), clock::instant());
         }
         self.owed_more.notify_all();
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
@@ -126,32 +136,6 @@ impl Lanes {
         if start_thread("redlock-moved", move || lanes.send_owed()).is_err() {
             // The next release starts one.
             owed.deserted();
-        }
-    }
-
-    /// Hands the debts of a lane that is closed to the servers that have the keys now (rule R45).
-    pub(super) fn hand_over(&self, lane: &Driver) {
-        let nodes = lane.nodes();
-        // Whether to hand over depends on all masters.
-        if nodes.state().core.owes_any() && self.hands_over(nodes.places()) {
-            let owed = nodes.state().core.take_elsewhere(true);
-            self.take_over(owed);
-        }
-    }
-
-    /// Whether the debts of these places are handed to others. (A thread may be about to reach them yet.)
-    fn hands_over(&self, places: &[Place]) -> bool {
-        let is_open = !lock(&self.owed).is_closed();
-        let leads_to = |slot: &u16| places.iter().all(|place| place.leads_to(*slot));
-        is_open || !self.shards().iter().any(leads_to)
-    }
-
-    fn take_over(&self, releases: Vec<(usize, Debt)>) {
-        if lock(&self.owed).is_closed() {
-            return self.release(releases);
-        }
-        for (node, debt) in releases {
-            self.write_release(node, debt);
         }
     }
 
@@ -166,7 +150,7 @@ impl Lanes {
     /// The way of an operation that servers at these places have redirected.
     fn redirect(&self, from: &[Place], op: Op, answer: &Answer) -> Redirect {
         let slot = self.slot(&op.key.resource);
-        self.learn(from, slot, answer);
+        self.learn(from, slot, Redirect::of(answer, slot));
         let until = clock::instant() + 2 * self.node_timeout();
         let time = (answer.begun, until);
         Redirect::waited(op, slot, from.len(), time)
@@ -180,7 +164,8 @@ impl Lanes {
             let places = lane
                 .as_ref()
                 .map_or(from, |lane| lane.driver.nodes().places());
-            self.learn(places, redirect.slot(), &answer);
+            let slot = redirect.slot();
+            self.learn(places, slot, Redirect::of(&answer, slot));
             let Some((to, op)) = self.step(places, &mut redirect, &answer) else {
                 break;
             };
@@ -209,9 +194,14 @@ impl Lanes {
     }
 
     /// Records where servers reported the slot to be.
-    fn learn(&self, places: &[Place], slot: u16, answer: &Answer) {
+    fn learn<'a>(
+        &self,
+        places: &[Place],
+        slot: u16,
+        said: impl Iterator<Item = (usize, &'a Elsewhere)>,
+    ) {
         let mut has_moved = false;
-        for (node, elsewhere) in Redirect::of(answer, slot) {
+        for (node, elsewhere) in said {
             if let (Hint::Moved(_, to), Some(place)) = (&elsewhere.hint, places.get(node)) {
                 place.moved(slot, &elsewhere.from, to);
                 has_moved = true;
@@ -255,34 +245,14 @@ impl Lanes {
     /// Sends a release to the server that has the key.
     fn deliver(&self, release: OwedRelease) {
         let slot = release.slot();
-        let lane = way::Lanes::lane_of(&mut { self }, release.node, release.to.as_ref(), slot);
+        let lane = way::Lanes::lane_of(&mut { self }, &release);
         let answer = lane.driver.run(release.op.clone());
         let places = lane.driver.nodes().places();
-        self.learn(places, slot, &answer);
+        self.learn(places, slot, Redirect::of(&answer, slot));
         way::Lanes::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
         lock(&self.owed).answered(release, &answer, is_there, now);
-    }
-
-    /// Writes a release to the server that has the key now. If that fails, the lane to the server owes it.
-    pub(crate) fn write_release(&self, node: usize, debt: Debt) {
-        let slot = self.slot(&debt.key.resource);
-        let op = Redirect::owed(node, debt, slot, clock::instant()).op();
-        self.lane(slot).driver.run(op.only_write(true));
-    }
-
-    /// Waits until no releases are owed, at most for `time`.
-    pub(crate) fn wait_owed(&self, time: Duration) {
-        let until = clock::instant() + time;
-        while self.is_busy() && clock::instant() < until {
-            thread::sleep(LOOK);
-        }
-    }
-
-    /// Whether threads send releases on, or close lanes, which may add more: those are looked at first.
-    fn is_busy(&self) -> bool {
-        self.closing.load(Ordering::Acquire) > 0 || lock(&self.owed).is_running()
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::renewal::Renewal;
@@ -19,7 +20,7 @@ pub(crate) enum Route {
     /// To the nodes: each has all keys.
     One(Arc<Lane>),
     /// To the servers of this lane, and on to those that have the key. All lanes are kept, since the key may move.
-    Shards(Arc<Lane>, Arc<Lanes>),
+    Shards(Arc<Lane>, UsedLanes),
 }
 
 impl Deref for Route {

@@ -112,9 +112,7 @@ impl<'a> Lead<'a> {
             }
         };
         let logs = !state.core.events.is_empty();
-        let elsewhere = state.core.take_elsewhere(false);
         drop(state);
-        self.nodes.pass_on(elsewhere);
         if let Some((next, leader)) = next {
             next.lead(leader);
         }

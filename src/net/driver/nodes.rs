@@ -23,7 +23,7 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::debt::Debt;
+use crate::protocol::node::debt::Redirected;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
 use crate::protocol::node::node::Timeouts;
@@ -59,12 +59,12 @@ pub(crate) struct Nodes {
     /// Whether no thread leads. Threads that look for that need not lock the state.
     lead_is_vacant: AtomicBool,
     /// Gets the debts whose keys the servers of the nodes do not have. `None`: they have all keys.
-    elsewhere: Option<Elsewhere>,
+    send_on: Option<SendOn>,
 }
 
-/// Takes debts over, each of a node.
-pub(crate) type Elsewhere =
-    Box<dyn Fn(Vec<(usize, Debt)>) + Send + Sync + UnwindSafe + RefUnwindSafe>;
+/// Sends debts on that servers at these places have redirected.
+pub(crate) type SendOn =
+    Box<dyn Fn(&[Place], Vec<Redirected>) + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 struct Guards {
     each: Vec<Option<Guard>>,
@@ -107,9 +107,9 @@ impl Nodes {
     }
 
     /// Nodes that lead to some of these nodes' servers.
-    pub(crate) fn to(&self, places: Vec<Place>, options: &Options, elsewhere: Elsewhere) -> Nodes {
+    pub(crate) fn to(&self, places: Vec<Place>, options: &Options, send_on: SendOn) -> Nodes {
         let (trust, observer) = (self.trust.clone(), self.observer.clone());
-        Nodes::at(places, trust, options, observer, Some(elsewhere))
+        Nodes::at(places, trust, options, observer, Some(send_on))
     }
 
     fn at(
@@ -117,7 +117,7 @@ impl Nodes {
         trust: Trust,
         options: &Options,
         observer: Observer,
-        elsewhere: Option<Elsewhere>,
+        send_on: Option<SendOn>,
     ) -> Nodes {
         let guards = places
             .iter()
@@ -159,17 +159,7 @@ impl Nodes {
             state: Mutex::new(state),
             changed: Condvar::new(),
             lead_is_vacant: AtomicBool::new(true),
-            elsewhere,
-        }
-    }
-
-    /// Passes on debts whose keys the servers do not have. (Not to be called with the state: the last of the nodes may end
-    /// here.)
-    pub(crate) fn pass_on(&self, debts: Vec<(usize, Debt)>) {
-        if !debts.is_empty()
-            && let Some(elsewhere) = &self.elsewhere
-        {
-            elsewhere(debts);
+            send_on,
         }
     }
 
@@ -404,7 +394,16 @@ impl Nodes {
         let now = clock::instant();
         let mut state = self.state();
         state.core.input(node, Input::Received(received), now);
-        (state, now)
+        if state.core.redirected.is_empty() {
+            return (state, now);
+        }
+        let redirected = std::mem::take(&mut state.core.redirected);
+        // Not with the state: the last of the nodes may end here.
+        drop(state);
+        if let Some(send_on) = &self.send_on {
+            send_on(&self.places, redirected);
+        }
+        (self.state(), clock::instant())
     }
 
     /// Makes the workers of nodes that are away connect them at once. Returns how many tries have ended so far.

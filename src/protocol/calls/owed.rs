@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::errors::elsewhere::Endpoint;
-use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
+use crate::protocol::calls::redirect::{Goes, PAUSE, Redirect};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
@@ -16,6 +16,9 @@ const AFTER_CLOSE: Duration = Duration::from_millis(500);
 const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
 /// How many releases may wait to be sent on. Beyond that the oldest is dropped, and its key ends with its ttl.
 const MOST: usize = 65_536;
+/// The pause before the slot's owner is asked about a release that was redirected for another reason than that the slot has
+/// moved. If that server sits out (R16) it is sent the release itself, whose answer comes here again.
+const REPEATED: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 pub(crate) struct Owed {
@@ -33,6 +36,8 @@ pub(crate) struct OwedRelease {
     /// The operation that is sent next, and to which server of the node. `None`: to the owner of the key's slot.
     pub(crate) op: Op,
     pub(crate) to: Option<Endpoint>,
+    /// The slot's owner, as the server answered that was owed the release.
+    pub(crate) moved: Option<Endpoint>,
     redirect: Redirect,
     due: Instant,
 }
@@ -55,15 +60,29 @@ pub(crate) enum OwedTask {
 }
 
 impl Owed {
-    /// Adds a release of a node, whose key is in this slot.
-    pub(crate) fn add(&mut self, node: usize, debt: Debt, slot: u16, now: Instant) {
+    /// Adds a release of a node, whose key is in this slot. `answer`: of the server that was owed the release and did not
+    /// have the key.
+    pub(crate) fn add(
+        &mut self,
+        (node, debt): (usize, Debt),
+        slot: u16,
+        answer: Option<&Elsewhere>,
+        now: Instant,
+    ) {
         let redirect = Redirect::owed(node, debt, slot, now);
+        // Two servers may name each other. Where the slot is on its way, its owner reports which of the two has the key.
+        let (moved, pause) = match answer.map(|answer| &answer.hint) {
+            None => (None, Duration::ZERO),
+            Some(Hint::Moved(_, to)) => (Some(to.clone()), PAUSE),
+            Some(_) => (None, REPEATED),
+        };
         self.queue.push_back(OwedRelease {
             node,
             op: redirect.op(),
             to: None,
+            moved,
             redirect,
-            due: now,
+            due: now + pause,
         });
         self.added_at = Some(now);
         let most = self.queue.len().saturating_sub(MOST);
@@ -130,6 +149,7 @@ impl Owed {
             return;
         }
         let is_elsewhere = Redirect::of(answer, release.slot()).next().is_some();
+        release.moved = None;
         (release.op, release.to, release.due) = match release.redirect.next(answer, now) {
             Goes::Owner { op, pause, .. } => (op, None, now + pause),
             Goes::Importer { op, pause, to, .. } => (op, Some(to), now + pause),
@@ -148,5 +168,38 @@ impl Owed {
             },
         };
         self.queue.push_back(release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::key;
+    use crate::values::clock;
+
+    const SLOT: u16 = 17;
+
+    #[test]
+    fn a_redirected_release_is_asked_about_at_the_owner_of_its_slot_and_never_at_once() {
+        let now = clock::instant();
+        for (answer, moved, pause) in [
+            ("MOVED 17 h:2", Some(("h".to_owned(), 2)), PAUSE),
+            ("ASK 17 h:2", None, REPEATED),
+            ("TRYAGAIN", None, REPEATED),
+        ] {
+            let mut owed = Owed::default();
+            let elsewhere = Elsewhere::of(answer, &"h:1".into());
+            let debt = Debt::release(key(b"a"));
+            owed.add((0, debt), SLOT, elsewhere.as_ref(), now);
+            let OwedTask::Wait(due) = owed.next(now) else {
+                panic!("{answer}");
+            };
+            assert_eq!(due, now + pause, "{answer}");
+            let OwedTask::Send(release) = owed.next(due) else {
+                panic!("{answer}");
+            };
+            assert!(release.op.named.is_none() && release.to.is_none());
+            assert_eq!(release.moved, moved, "{answer}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::values::quorum::NodeSet;
 const MOST: u32 = 5;
 /// The pause before an operation is sent on again: until both servers agree on the slot's owner, each may name the
 /// other one.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause of a release that no call waits for, and how long it is sent on. Then its key ends with its ttl.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const OWED: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::elsewhere::Hint;
+use crate::protocol::calls::owed::OwedRelease;
 use crate::protocol::calls::redirect::{Goes, Redirect};
 use crate::protocol::commands::slots::{Endpoint, Map};
 use crate::protocol::node::debt::Debt;
@@ -103,9 +104,19 @@ pub(crate) trait Lanes {
     }
 
     /// The lane of a release that no call waits for.
-    fn lane_of(&mut self, node: usize, to: Option<&Endpoint>, slot: u16) -> Self::Lane {
+    fn lane_of(&mut self, release: &OwedRelease) -> Self::Lane {
+        let (node, slot) = (release.node, release.slot());
+        let to = release.to.as_ref();
         let lane = to.and_then(|to| self.lane_to((node, to), slot));
-        lane.unwrap_or_else(|| self.lane(slot))
+        let lane = lane.unwrap_or_else(|| self.lane(slot));
+        // The lane may still be connected to the server that has redirected the release. If no operation may be sent there,
+        // no answer ends that connection.
+        if let (Some(to), Some(map)) = (&release.moved, self.map(node))
+            && map.master(slot) == Some(to)
+        {
+            self.leave(&lane, node, to);
+        }
+        lane
     }
 
     /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer: another slot

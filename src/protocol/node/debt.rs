@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::errors::elsewhere::Elsewhere;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::quorum::Ttl;
@@ -23,6 +24,13 @@ struct Times {
     left_until: Option<Instant>,
     /// When the key has ended. Set once the server has answered: it has read all that could prolong the lock.
     ends: Option<Instant>,
+}
+
+/// A debt whose key another server has, as the node's server answered (rule R45). No operation waits for it.
+pub(crate) struct Redirected {
+    pub(crate) node: usize,
+    pub(crate) debt: Debt,
+    pub(crate) answer: Box<Elsewhere>,
 }
 
 impl Debt {

@@ -21,7 +21,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::debt::Debt;
+use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::directory::LastWord;
 use crate::protocol::node::event::Events;
 use crate::protocol::node::guard::Guard;
@@ -31,7 +31,6 @@ use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::confirm::Confirmation;
 use crate::protocol::quorum::next::{Next, ThreadRole};
-use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Operations;
@@ -82,8 +81,9 @@ pub(crate) struct Core<W> {
     rng: Rng,
     operations: Operations<W>,
     confirmation: Confirmation,
-    notified_elsewhere: NotifiedElsewhere,
     pub(crate) answers: Vec<(W, Answer)>,
+    /// Debts that must be sent on to other servers (rule R45), by the thread that has read the answers.
+    pub(crate) redirected: Vec<Redirected>,
     pub(crate) events: Events,
     /// Whether threads that wait for news must be woken.
     pub(crate) news: bool,
@@ -108,27 +108,26 @@ impl<W> Core<W> {
             rng: Rng::new(seed),
             operations: Operations::new(prefix),
             confirmation: Confirmation::default(),
-            notified_elsewhere: NotifiedElsewhere::default(),
             answers: Vec::new(),
+            redirected: Vec::new(),
             events: Events::default(),
             news: false,
         }
     }
 
-    /// Whether [`take_elsewhere`](Core::take_elsewhere) with `all` returns anything.
+    /// Whether [`take_owed`](Core::take_owed) returns anything.
     pub(crate) fn owes_any(&self) -> bool {
-        !self.operations.elsewhere.is_empty() || self.nodes.iter().any(Node::is_owed)
+        self.nodes.iter().any(Node::is_owed)
     }
 
-    /// Takes the debts that no operation waits for, each with its node: other servers have their keys (rule R45).
-    /// `all`: also the debts that a node must still be sent, or has not confirmed.
-    pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Debt)> {
-        let mut debts = std::mem::take(&mut self.operations.elsewhere);
-        for (at, node) in self.nodes.iter_mut().enumerate().filter(|_| all) {
-            let owed = node.take_owed().into_iter();
-            debts.extend(owed.map(|debt| (at, debt)));
-        }
-        debts
+    /// Takes the debts that nodes must still be sent, or have not confirmed, each with its node.
+    pub(crate) fn take_owed(&mut self) -> Vec<(usize, Debt)> {
+        let nodes = self.nodes.iter_mut().enumerate();
+        let owed = nodes.flat_map(|(at, node)| {
+            let debts = node.take_owed().into_iter();
+            debts.map(move |debt| (at, debt))
+        });
+        owed.collect()
     }
 
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
@@ -281,7 +280,9 @@ impl<W> Core<W> {
             Input::Received(result) => self.received(at, result, now),
             Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
             Input::Moved(to) => {
-                if self.nodes[at].is_connected() && *self.nodes[at].address != *to {
+                let node = &self.nodes[at];
+                let sits_out = node.is_quarantined() && !mutant(Mutant::SitOutWithoutKeys);
+                if (node.is_connected() || sits_out) && *node.address != *to {
                     self.sever(at, Cause::Moved(to), now);
                 }
             }
@@ -370,9 +371,8 @@ impl<W> Core<W> {
                 self.add_debt(at, Some(Debt::release(release)));
             }
         }
+        let notified_elsewhere = self.operations.take_notified(slot);
         let operation = &mut self.operations[slot];
-        let resource = &operation.op.key.resource;
-        let notified_elsewhere = operation.is_acquire() && self.notified_elsewhere.take(resource);
         let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
         let caller = operation.caller.take();
         if let Some(caller) = caller {

@@ -7,8 +7,8 @@ use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::debt::Debt;
 use crate::protocol::node::pending::OperationId;
+use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::view::View;
@@ -24,8 +24,7 @@ pub(crate) struct Operations<W> {
     submitted: u64,
     /// The prefix that the commands are packed with.
     pub(crate) prefix: Prefix,
-    /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45).
-    pub(crate) elsewhere: Vec<(usize, Debt)>,
+    pub(crate) notified_elsewhere: NotifiedElsewhere,
 }
 
 impl<W> Operations<W> {
@@ -34,13 +33,19 @@ impl<W> Operations<W> {
             slots: Vec::new(),
             submitted: 0,
             prefix,
-            elsewhere: Vec::new(),
+            notified_elsewhere: NotifiedElsewhere::default(),
         }
     }
 
     /// The operation in a slot, and the prefix.
     pub(crate) fn with_prefix(&mut self, slot: usize) -> (&mut Operation<W>, &Prefix) {
         (&mut self.slots[slot], &self.prefix)
+    }
+
+    /// Whether an undo has notified another process that the lock of this acquire is free. Reported once.
+    pub(crate) fn take_notified(&mut self, slot: usize) -> bool {
+        let operation = &self.slots[slot];
+        operation.is_acquire() && self.notified_elsewhere.take(&operation.op.key.resource)
     }
 
     /// Adds an operation. Returns its slot.

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlock_sync::{Lock, Redlock};
 use support::clusters::{Cluster, Move, Plan};
@@ -144,4 +144,55 @@ fn releases_that_no_server_takes_are_given_up_together_soon_after_their_client()
             (open_files(), threads()) == before
         });
     });
+}
+
+/// The slot has gone to a server that does not answer for a while.
+#[test]
+fn the_last_lock_behind_its_client_waits_for_the_server_that_has_its_key() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client_with(options().node_timeout(5 * S).connect_timeout(20 * S));
+    let name = cluster.name(0);
+    let lock = redlock.acquire(&name, LONG).unwrap();
+    drop(redlock);
+    cluster.move_slot(&name, 1);
+    let other = &cluster.nodes[1];
+    other.stop();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(S);
+            other.resume();
+        });
+        let began = Instant::now();
+        drop(lock);
+        // The program may end now.
+        let took = began.elapsed();
+        assert!(took >= S / 2, "{took:?}");
+    });
+    assert!(cluster.nodes_with(&name).is_empty());
+}
+
+/// Servers that were started lately are sent releases alone, for as long as this test takes.
+#[test]
+fn a_release_follows_its_key_from_a_server_that_sits_out_to_another_one() {
+    let (cluster, others) = (with_newcomer(), [Server::start(), Server::start()]);
+    let urls = [cluster.url(), others[0].url(), others[1].url()];
+    let client = |guard| {
+        let redlock = Redlock::new(&urls).unwrap();
+        redlock
+            .with_options(options().restart_guard(guard))
+            .unwrap()
+    };
+    let name = cluster.name(0);
+    let lock = client(Duration::ZERO).acquire(&name, LONG).unwrap();
+    let token = *lock.token();
+    lock.leak();
+    let redlock = client(LONG);
+    assert!(redlock.try_acquire(&name, LONG).is_err());
+    let lock = redlock.resume(&name, token, LONG).unwrap();
+    cluster.move_slot(&name, 1);
+    drop(lock);
+    eventually_within(10 * S, "it is released", &mut || {
+        cluster.nodes_with(&name).is_empty()
+    });
+    drop(redlock);
 }

@@ -137,7 +137,6 @@ impl<'a> WorkerThread<'a> {
         }
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
-        let elsewhere = state.core.take_elsewhere(false);
         let confirms = state.core.starts_confirmer(ThreadRole::Worker(node));
         let start_confirmer = state.start_confirmer;
         drop(state);
@@ -145,7 +144,6 @@ impl<'a> WorkerThread<'a> {
         if confirms {
             start_confirmer(nodes);
         }
-        nodes.pass_on(elsewhere);
         nodes.log();
     }
 

@@ -14,6 +14,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Means, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::slots::slot;
 use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::handshake::Handshake;
@@ -95,10 +96,13 @@ impl ShardWorld {
         }
         let lane = &mut self.processes[p].lanes[l];
         lane.core.events.take();
-        let elsewhere = lane.core.take_elsewhere(false);
+        let redirected = std::mem::take(&mut lane.core.redirected);
         let answers = std::mem::take(&mut lane.core.answers);
-        for (node, debt) in elsewhere {
-            self.owe(p, node, debt);
+        for one in redirected {
+            let slot = slot(&one.debt.key.resource);
+            let said = std::iter::once((one.node, &*one.answer));
+            self.learn(p, l, slot, said.filter(|(_, answer)| answer.concerns(slot)));
+            self.owe(p, (one.node, one.debt), Some(&one.answer));
         }
         for (caller, answer) in answers {
             self.answered(p, l, caller, answer);

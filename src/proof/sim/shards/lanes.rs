@@ -9,7 +9,7 @@ use super::super::counts::trace;
 use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
 use super::servers::{SERVERS, address, server_at};
 use super::world::{Count, Event, ShardWorld};
-use crate::errors::elsewhere::Hint;
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::way::{self, Lanes, Lead};
@@ -170,7 +170,7 @@ impl Lanes for OfProcess<'_> {
 
     fn owe(&mut self, debts: Vec<(usize, Debt)>) {
         for (node, debt) in debts {
-            self.world.owe(self.p, node, debt);
+            self.world.owe(self.p, (node, debt), None);
         }
     }
 }
@@ -269,7 +269,7 @@ impl ShardWorld {
 
     fn hand_over(&mut self, p: usize, l: usize) {
         let lane = &mut self.processes[p].lanes[l];
-        let owed = lane.core.take_elsewhere(true);
+        let owed = lane.core.take_owed();
         let connections: Vec<usize> = lane
             .connections
             .iter_mut()
@@ -312,7 +312,7 @@ impl ShardWorld {
             flight.redirect = Some(Redirect::waited(op, slot, nodes, time));
         }
         if let Some(redirect) = &mut flight.redirect {
-            self.learn(p, l, slot, &answer);
+            self.learn(p, l, slot, Redirect::of(&answer, slot));
             let now = self.now();
             let mut lanes = OfProcess { world: self, p };
             if let Some((lane, op, pause)) = lanes.step(redirect, &answer, |lane| *lane == l, now) {
@@ -355,9 +355,14 @@ impl ShardWorld {
     }
 
     /// Records where servers reported a slot to be.
-    fn learn(&mut self, p: usize, l: usize, slot: u16, answer: &Answer) {
+    pub(super) fn learn<'a>(
+        &mut self,
+        p: usize,
+        l: usize,
+        slot: u16,
+        said: impl Iterator<Item = (usize, &'a Elsewhere)>,
+    ) {
         let now = self.now();
-        let said = Redirect::of(answer, slot);
         let moved = said.filter_map(|(node, elsewhere)| match &elsewhere.hint {
             Hint::Moved(_, to) => Some((node, elsewhere.from.clone(), to.clone())),
             _ => None,
@@ -389,13 +394,18 @@ impl ShardWorld {
 
     // ---- releases that no call waits for
 
-    pub(super) fn owe(&mut self, p: usize, node: usize, debt: Debt) {
+    pub(super) fn owe(
+        &mut self,
+        p: usize,
+        (node, debt): (usize, Debt),
+        answer: Option<&Elsewhere>,
+    ) {
         trace!(self, "process {p}: a release of {node} is sent on");
         let (slot, now, t) = (slot(&debt.key.resource), self.now(), self.t);
         self.checks.tokens[token_id(&debt.key.token)].handed_over = true;
         self.checks.counts[Count::Owed] += 1;
         let process = &mut self.processes[p];
-        process.owed.add(node, debt, slot, now);
+        process.owed.add((node, debt), slot, answer, now);
         process.owed.starts();
         process.owed_at = t;
         self.wake(p, t);
@@ -415,9 +425,8 @@ impl ShardWorld {
         }
         match process.owed.next(now) {
             OwedTask::Send(release) => {
-                let slot = release.slot();
                 let mut lanes = OfProcess { world: self, p };
-                let lane = lanes.lane_of(release.node, release.to.as_ref(), slot);
+                let lane = lanes.lane_of(&release);
                 let op = release.op.clone();
                 self.processes[p].sent = Some((release, lane));
                 self.submit_to(p, lane, OWED, op);
@@ -433,7 +442,7 @@ impl ShardWorld {
             return self.violated(format!("process {p}: an answer to no release"));
         };
         let slot = release.slot();
-        self.learn(p, l, slot, answer);
+        self.learn(p, l, slot, Redirect::of(answer, slot));
         OfProcess { world: self, p }.leave_others(slot, answer, |lane| *lane == l);
         let now = self.now();
         self.processes[p].owed_at = self.t;

@@ -12,7 +12,7 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::debt::Debt;
+use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::pending::{Awaited, Command, ReplyClass};
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::operation::Voted;
@@ -150,7 +150,7 @@ impl<W> Core<W> {
                 false
             }
             (None, Vote::Granted(NOTIFIED)) => {
-                self.notified_elsewhere.add(command.owed);
+                self.operations.notified_elsewhere.add(command.owed);
                 true
             }
             (None, _) => true,
@@ -192,8 +192,11 @@ impl<W> Core<W> {
             }
             None => {
                 let owed = command.owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
-                let debt = owed.map(|debt| (at, debt));
-                self.operations.elsewhere.extend(debt);
+                if let (Some(debt), Cause::Elsewhere(answer)) = (owed, cause) {
+                    let node = at;
+                    let redirected = Redirected { node, debt, answer };
+                    self.redirected.push(redirected);
+                }
             }
         }
     }
