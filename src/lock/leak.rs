@@ -61,16 +61,14 @@ impl Lock {
         if let Err(reason) = self.validity() {
             return self.found_lost(reason);
         }
-        let shortening = self.lease().shortening(time, Point::now());
-        let shortens = shortening.as_ref().is_some_and(|op| !op.only_write);
-        let answer = shortening.map(|op| self.route.run(op));
-        match answer.filter(|_| shortens) {
-            Some(answer) => self.conclude(answer, LEFT),
-            None => {
-                self.ended(Ending::Leaked);
-                Ok(())
-            }
+        let op = self.lease().shortening(time, Point::now());
+        let ends_by_itself = op.only_write;
+        let answer = self.route.run(op);
+        if ends_by_itself {
+            self.ended(Ending::Leaked);
+            return Ok(());
         }
+        self.conclude(answer, LEFT)
     }
 
     /// Stops counting the lock as held here.

@@ -87,7 +87,8 @@ impl Pair {
             10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
             32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
             54..59 => Action::Extend(ttl, ttl),
-            59..63 => Action::Shorten(ttl),
+            59..62 => Action::Shorten(ttl),
+            62..63 => Action::GiveUp(ttl),
             63..67 => Action::Release(Notify::None),
             67..72 => Action::Release(Notify::First),
             72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
@@ -151,7 +152,8 @@ impl Pair {
                 Action::Dequeue(Arc::new(channel), turn, false)
             }
             45..54 => Action::Extend(ttl, ttl),
-            54..60 => Action::Shorten(ttl),
+            54..59 => Action::Shorten(ttl),
+            59..60 => Action::GiveUp(ttl),
             60..64 => Action::Release(Notify::None),
             64..68 => Action::Release(Notify::First),
             68..72 => Action::Release(Notify::FirstBut(self.some_channel())),

@@ -316,8 +316,7 @@ impl World {
         let time = self.random.below(100 * MS);
         self.is_to_go(c, token, time);
         let time = Duration::from_micros(time);
-        let op = lease
-            .shortening(time, now)
+        let op = Some(lease.shortening(time, now))
             .filter(|op| !op.only_write)
             .filter(|_| self.conditions.is_forsaken() || self.random.chance(70));
         let Some(op) = op else {

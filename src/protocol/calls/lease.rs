@@ -163,14 +163,15 @@ impl Lease {
 
     /// The operation that leaves the lock for this long from now on (rule R55). Where no longer than that is left, the nodes
     /// only note that it was given up: no call waits for that, since it is for people.
-    pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
+    pub(crate) fn shortening(&self, time: Duration, now: Point) -> Op {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts);
         let shorter = ttl.filter(|ttl| ttl.duration() < self.left(now));
-        // Without scripts the key gets this ttl.
-        let note = || Ttl::no_less_than(time.min(self.granted.duration()));
-        let op = Op::new(Action::Shorten(shorter.or_else(note)?), self.key.clone());
-        Some(op.since(now.mono).only_write(shorter.is_none()))
+        let longest = Ttl::no_less_than(time.min(self.granted.duration()));
+        let give_up = || Action::GiveUp(longest.unwrap_or(self.granted));
+        let action = shorter.map_or_else(give_up, Action::Shorten);
+        let op = Op::new(action, self.key.clone());
+        op.since(now.mono).only_write(shorter.is_none())
     }
 
     // ---- extensions
@@ -332,19 +333,20 @@ mod tests {
         let start = Point::now();
         // The ttl that is sent, and whether the call waits for it.
         let asked = |time: Duration, now: u32| {
-            let op = lease(start)
-                .shortening(time, later(start, now * MS))
-                .unwrap();
-            let Action::Shorten(ttl) = op.action else {
-                panic!("{:?}", op.action);
+            let op = lease(start).shortening(time, later(start, now * MS));
+            let (ttl, shortens) = match op.action {
+                Action::Shorten(ttl) => (ttl, true),
+                Action::GiveUp(ttl) => (ttl, false),
+                other => panic!("{other:?}"),
             };
-            assert!((op.only_write || ttl.duration() >= time) && op.until.is_none());
-            (ttl.millis(), !op.only_write)
+            assert!(!shortens || ttl.duration() >= time);
+            assert!(op.only_write != shortens && op.until.is_none());
+            (ttl.millis(), shortens)
         };
         assert_eq!(asked(500 * MS, 0), (500, true));
         assert_eq!(asked(500 * MS + MS / 1000, 0), (501, true));
         assert_eq!(asked(MS / 1000, 0), (3, true));
-        // No longer than that is left: that is noted, and without scripts the key lasts no longer than it was granted for.
+        // No longer than that is left: the nodes only note it.
         assert_eq!(asked(987 * MS, 0), (987, true));
         assert_eq!(asked(988 * MS, 0), (988, false));
         assert_eq!(

@@ -25,6 +25,8 @@ pub(crate) enum Action {
     Extend(Ttl, Ttl),
     /// Let the lock last no longer than this: its holder has given it up (rule R55).
     Shorten(Ttl),
+    /// Note that the holder has given the lock up, which ends no later than this by itself (rule R55).
+    GiveUp(Ttl),
     Release(Notify),
     /// Send the acquire's command once more, to nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
@@ -193,6 +195,7 @@ impl Means {
                 | Action::Dequeue(..)
                 | Action::Extend(..)
                 | Action::Shorten(_)
+                | Action::GiveUp(_)
         );
         otherwise && matches!(self.scripts, Scripts::None(_))
     }
@@ -237,7 +240,10 @@ impl Action {
     /// Whether the holder has given the lock up.
     #[inline]
     pub(crate) fn ends(&self) -> bool {
-        matches!(self, Action::Release(_) | Action::Shorten(_))
+        matches!(
+            self,
+            Action::Release(_) | Action::Shorten(_) | Action::GiveUp(_)
+        )
     }
 
     /// The proof needed before an answer counts. A key that exists was not lost; and a repair gives no vote.

@@ -319,12 +319,15 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
     let left = server.command(&["PTTL", "left"]);
     let left: i64 = redis::from_redis_value(left).unwrap();
     assert!(left > 0 && left <= ms_of(TTL / 2), "{left}");
-    // As long as its ttl: nothing prolongs it.
-    take(holder, "longer").leak_for(60 * TTL).unwrap();
-    eventually("it is left with its ttl", || {
-        let left: i64 = redis::from_redis_value(server.command(&["PTTL", "longer"])).unwrap();
-        left > 0 && left <= ms_of(TTL)
-    });
+    // Nothing prolongs it, however little the node has left of it.
+    let longer = take(holder, "longer");
+    let little = ms_of(TTL / 4);
+    server.command(&["PEXPIRE", "longer", &little.to_string()]);
+    longer.leak_for(60 * TTL).unwrap();
+    // Behind it, over the same connection.
+    take(holder, "b").release().unwrap();
+    let left: i64 = redis::from_redis_value(server.command(&["PTTL", "longer"])).unwrap();
+    assert!(left > 0 && left <= little, "{left}");
     server.command(&["DEL", "longer"]);
     // Another one's lock stays.
     let shortened = take(holder, "a");
