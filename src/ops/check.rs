@@ -157,9 +157,11 @@ impl Redlock {
             let witness = guarded.then_some(&witness[..]);
             ask(query, (witness, in_cluster), (&key, &prefix), ttl)
         });
-        let nodes = places.iter().zip(answers).map(|(place, said)| {
+        let described = Place::describe(places, connect_timeout);
+        let nodes = places.iter().zip(answers).zip(described);
+        let nodes = nodes.map(|((place, said), sentinels)| {
             let mut facts = facts(place, said);
-            if let Some(sentinels) = place.describe(connect_timeout) {
+            if let Some(sentinels) = sentinels {
                 let said = facts.said.as_ref().ok();
                 let info = said.and_then(|said| said.info.as_ref().ok());
                 facts.remarks = remarks(

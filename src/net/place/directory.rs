@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::master::{Directory, Source, routed};
-use crate::net::place::sentinels::{Description, Sentinels, like};
+use crate::net::place::sentinels::{Descriptions, Sentinels, like};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
@@ -149,18 +149,23 @@ impl Place {
         }
     }
 
-    /// The sentinels' descriptions of a set.
-    pub(crate) fn describe(
-        &self,
-        timeout: Duration,
-    ) -> Option<Vec<(String, Result<Description, Cause>)>> {
+    /// The sentinels of a set.
+    fn sentinels(&self) -> Option<&Sentinels> {
         match self {
             Place::Master(directory) => match &directory.source {
-                Source::Sentinels(sentinels) => Some(sentinels.describe(timeout)),
+                Source::Sentinels(sentinels) => Some(sentinels),
                 Source::Cluster(..) => None,
             },
             Place::Server(_) | Place::Target(_) | Place::Cluster(_) => None,
         }
+    }
+
+    /// For each of these places that is a set, the sentinels' descriptions of it. The sentinels of all sets are asked at once.
+    pub(crate) fn describe(places: &[Place], timeout: Duration) -> Vec<Option<Descriptions>> {
+        let sets: Vec<&Sentinels> = places.iter().filter_map(Place::sentinels).collect();
+        let mut described = Sentinels::describe(&sets, timeout).into_iter();
+        let of = |place: &Place| place.sentinels().and_then(|_| described.next());
+        places.iter().map(of).collect()
     }
 
     /// Whether the master still is where it was found. `None` if the answers do not decide it.

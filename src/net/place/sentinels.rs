@@ -20,6 +20,9 @@ use crate::settings::credentials::AskCredentials;
 use crate::settings::url;
 use crate::values::clock;
 
+/// How many sentinels are asked at a time for their descriptions: each has a thread.
+const AT_A_TIME: usize = 64;
+
 /// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
     pub(crate) name: String,
@@ -95,32 +98,22 @@ impl Sentinels {
             || given.is_some_and(|ask| ask.is_in_host(host))
     }
 
-    /// Each sentinel's description of the master, all within `timeout` except for names that are not resolved in time.
-    pub(crate) fn describe(&self, timeout: Duration) -> Vec<(String, Result<Description, Cause>)> {
-        let until = clock::instant() + timeout;
-        let asks = self.all.iter().cloned().enumerate().map(|(at, sentinel)| {
-            let name = self.name.clone();
-            let ask = move |_: SendPart<'_, ()>| {
-                let turn = Turn {
-                    until,
-                    timeout,
-                    begins: &|| Ok(()),
-                };
-                let words = tell(&sentinel, b"MASTER", &name, &turn)?;
-                Ok(described(words.unwrap_or_default()))
-            };
-            (at, ask)
-        });
-        let terms = Terms {
-            name: "redlock-find",
-            patience: timeout,
-            silence: Cause::NotConnected(timeout, timeout),
-            abandoned: None,
+    /// For each of these sets, each sentinel's description of the master. All sentinels are asked at once, so all answers are
+    /// there within `timeout` except for names that are not resolved in time.
+    pub(crate) fn describe(sets: &[&Sentinels], timeout: Duration) -> Vec<Descriptions> {
+        let each = |set: &&Sentinels| -> Vec<(Peer, String)> {
+            let all = set.all.iter().cloned();
+            all.map(|peer| (peer, set.name.clone())).collect()
         };
-        let answers = ask_each(asks, terms, |_, ()| {}).into_values();
-        let shown = answers.map(|answer| answer.map(|description| self.shown(description)));
-        let names = self.all.iter().map(|peer| text::address(peer.addr()));
-        names.zip(shown).collect()
+        let all: Vec<(Peer, String)> = sets.iter().flat_map(each).collect();
+        let answers = all.chunks(AT_A_TIME);
+        let mut answers = answers.flat_map(|some| describe_at_once(some, timeout));
+        let set = |set: &&Sentinels| -> Descriptions {
+            let names = set.all.iter().map(|peer| text::address(peer.addr()));
+            let shown = |answer: Told<_>| answer.map(|description| set.shown(description));
+            names.zip(answers.by_ref().map(shown)).collect()
+        };
+        sets.iter().map(set).collect()
     }
 
     /// The description without hosts that repeat a password.
@@ -157,6 +150,32 @@ impl Sentinels {
     }
 }
 
+/// The answers of these sentinels, each about the master of a name.
+fn describe_at_once(
+    sentinels: &[(Peer, String)],
+    timeout: Duration,
+) -> impl Iterator<Item = Told<Description>> + use<> {
+    let until = clock::instant() + timeout;
+    let asks = sentinels.iter().cloned().map(|(sentinel, name)| {
+        move |_: SendPart<'_, ()>| {
+            let turn = Turn {
+                until,
+                timeout,
+                begins: &|| Ok(()),
+            };
+            let words = tell(&sentinel, b"MASTER", &name, &turn)?;
+            Ok(described(words.unwrap_or_default()))
+        }
+    });
+    let terms = Terms {
+        name: "redlock-find",
+        patience: timeout,
+        silence: Cause::NotConnected(timeout, timeout),
+        abandoned: None,
+    };
+    ask_each(asks.enumerate(), terms, |_, ()| {}).into_values()
+}
+
 /// The address of this host and port, reached like the other one.
 pub(crate) fn like(other: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match other {
@@ -185,6 +204,8 @@ fn refusal(cause: &Cause) -> String {
 
 /// A sentinel's description of a master: names and values.
 pub(crate) type Description = BTreeMap<String, String>;
+/// The report of each sentinel of a set, or why there is none.
+pub(crate) type Descriptions = Vec<(String, Result<Description, Cause>)>;
 
 fn described(words: Vec<String>) -> Description {
     let mut words = words.into_iter();

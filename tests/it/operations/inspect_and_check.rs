@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -534,6 +535,24 @@ fn a_server_that_is_no_independent_master_is_named() {
 }
 
 /// It has no arguments in common with the others.
+/// Sentinels that cannot be reached take their time, and those of five sets take it together.
+#[test]
+fn the_sentinels_of_all_sets_are_asked_at_a_time() {
+    let silent: Vec<TcpListener> = (0..5)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let set =
+        |listener: &TcpListener| format!("redis+sentinel://{}/m", listener.local_addr().unwrap());
+    let redlock = Redlock::new(silent.iter().map(set)).unwrap();
+    let patience = ms(1000);
+    let redlock = redlock.with_options(options().connect_timeout(patience));
+    let since = Instant::now();
+    let report = redlock.unwrap().check("probe").unwrap();
+    // Once for the masters, and once for the sentinels' descriptions of them.
+    assert!(since.elapsed() < 4 * patience, "{:?}", since.elapsed());
+    assert!(!report.is_fit() && report.nodes().count() == 5, "{report}");
+}
+
 #[test]
 fn a_sentinel_is_named() {
     let dir = TempDir::new();
