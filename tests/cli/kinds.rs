@@ -327,9 +327,9 @@ fn inspect_and_list_show_slots_and_readers_with_their_hosts() {
         }
     }
     let list = json_of(&fleet, &["list", "--json"]);
-    let row = |lock: &Value| format!("{} {} {}", lock["name"], lock["kind"], lock["problem"]);
+    let row = |lock: &Value| format!("{} {} {}", lock["name"], lock["kind"], lock["problems"]);
     let rows: Vec<String> = list["locks"].as_array().unwrap().iter().map(row).collect();
-    let [pool, prices] = [r#""pool" "permits" null"#, r#""prices" "readers" null"#];
+    let [pool, prices] = [r#""pool" "permits" []"#, r#""prices" "readers" []"#];
     assert_eq!(rows, [pool, pool, prices, prices]);
     let (_, out, _) = run(&mut command(&fleet.nodes, &["list"]));
     assert!(

@@ -809,20 +809,26 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
             "label",
             "longest_wait_s",
             "name",
-            "nodes",
             "of",
-            "problem",
+            "on",
+            "problems",
             "remaining_ms",
             "slot",
             "waiting",
         ];
         assert_eq!(keys(lock), of_one);
         assert_eq!(lock["of"], servers.len());
-        let problem = lock["problem"].as_str().unwrap_or("-");
+        let problems = lock["problems"].as_array().unwrap().iter();
+        let problems: Vec<&str> = problems.map(|one| one.as_str().unwrap()).collect();
+        let problem = if problems.is_empty() {
+            "-".to_owned()
+        } else {
+            problems.join(",")
+        };
         format!(
             "{} {} {problem}",
             lock["name"].as_str().unwrap(),
-            lock["nodes"]
+            lock["on"]
         )
     };
     let node = |node: &Value| {
@@ -928,6 +934,8 @@ fn what_is_held_or_waited_for_too_long_is_found_for_monitors() {
         let waiter = scope.spawn(|| connected(&servers).acquire("a", TTL));
         let waited = ["--older", "1h", "--waited", "500ms"];
         eventually("it is waited for", || stuck(&waited) == is("waited"));
+        let both = ["--older", "500ms", "--waited", "500ms"];
+        assert_eq!(stuck(&both), is("old,waited"));
         let text = says(&servers, &["inspect", "a"]).1;
         assert!(text.contains("; one process waits, for "), "{text}");
         let (_, seen) = json_of(&servers, &["inspect", "--json", "a"]);
@@ -1338,8 +1346,8 @@ fn a_lock_released_between_two_nodes_scans_is_never_a_leftover() {
     set(&slow.servers[0], "a", &TOKEN, LONG);
     let (code, list) = slow.list_with(&[1, 2], || {});
     assert_eq!(
-        (code, &list["locks"][0]["problem"]),
-        (1, &json!("minority")),
+        (code, &list["locks"][0]["problems"]),
+        (1, &json!(["minority"])),
         "{list}"
     );
     assert_eq!(calls(), 5);
@@ -1428,8 +1436,8 @@ fn a_node_that_is_silent_or_talks_nonsense_fails_within_its_time() {
             (0, &json!(2)),
             "{i}: {out}"
         );
-        assert_eq!(list["locks"][0]["nodes"], 2, "{i}: {out}");
-        assert_eq!(list["locks"][0]["problem"], Value::Null);
+        assert_eq!(list["locks"][0]["on"], 2, "{i}: {out}");
+        assert_eq!(list["locks"][0]["problems"], json!([]));
         assert!(err.starts_with("redlock: node 2 (127.0.0.1:"), "{err}");
         relay.heal();
     }

@@ -130,7 +130,7 @@ fn every_command_reaches_nodes_with_their_own_ca_certificate_and_name() {
         let (code, list, err) = json("list --json held");
         assert_eq!(code, 0, "{err}");
         assert_eq!(list["locks"][0]["name"], "held", "{list}{err}");
-        assert_eq!(list["locks"][0]["nodes"], 3, "{list}{err}");
+        assert_eq!(list["locks"][0]["on"], 3, "{list}{err}");
         let (code, report, err) = json("doctor --json");
         assert_eq!((code, &report["fit"]), (0, &true.into()), "{report}{err}");
         assert!(!report.to_string().contains("insecure"), "{report}");

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use redlock_sync::command::{escaped, held_for, kind, list as all, printable};
-use redlock_sync::{Holder, ListedLock, Listing, Redlock};
+use redlock_sync::{Holder, ListedLock, Listing, Problem, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::{Limits, List};
@@ -34,7 +34,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
     let locks: Vec<Row<'_>> = listing
         .locks()
         .map(|lock| Row::new(lock, &given.limits))
-        .filter(|row| !given.stuck || row.problem.is_some())
+        .filter(|row| !given.stuck || !row.problems.is_empty())
         .collect();
     let code = match (listing.has_majority(), given.stuck && !locks.is_empty()) {
         (false, _) => {
@@ -53,7 +53,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
     {
         report(format_args!("PATTERN is for keys: {hint}"));
     }
-    let problems = locks.iter().filter(|row| row.problem.is_some());
+    let problems = locks.iter().filter(|row| !row.problems.is_empty());
     let behind = match listing.prefix() {
         "" => String::new(),
         prefix => format!(" behind the prefix {prefix}"),
@@ -72,7 +72,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
 /// A lock as it is shown.
 struct Row<'a> {
     lock: &'a ListedLock,
-    problem: Option<String>,
+    problems: Vec<String>,
 }
 
 impl<'a> Row<'a> {
@@ -83,18 +83,15 @@ impl<'a> Row<'a> {
         let beyond = |limit: &Option<Time>, time: Option<Duration>| {
             limit.is_some_and(|limit| time > Some(limit.0))
         };
-        let problem = if let Some(problem) = lock.problem() {
-            Some(problem.to_string())
-        } else if beyond(&limits.older, held) {
-            Some("old".into())
-        } else if beyond(&limits.waited, lock.longest_wait()) {
-            Some("waited".into())
-        } else if beyond(&limits.remaining, longest) {
-            Some("long".into())
-        } else {
-            None
-        };
-        Row { lock, problem }
+        let mut problems: Vec<String> = lock.problem().iter().map(Problem::to_string).collect();
+        for (is_problem, word) in [
+            (beyond(&limits.older, held), "old"),
+            (beyond(&limits.waited, lock.longest_wait()), "waited"),
+            (beyond(&limits.remaining, longest), "long"),
+        ] {
+            problems.extend(is_problem.then(|| word.to_owned()));
+        }
+        Row { lock, problems }
     }
 }
 
@@ -119,7 +116,10 @@ fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
             row.lock
                 .waiting()
                 .map_or("-".into(), |count| count.to_string()),
-            row.problem.clone().unwrap_or_else(|| "-".into()),
+            match &*row.problems.join(",") {
+                "" => "-".into(),
+                problems => problems.to_owned(),
+            },
             printable(&holder.unwrap_or_default()),
         ]
     };
@@ -136,14 +136,14 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
             "label": holder.and_then(Holder::label),
             "kind": holder.map(kind),
             "slot": holder.and_then(Holder::slot),
-            "nodes": row.lock.nodes().count(),
+            "on": row.lock.nodes().count(),
             "of": listing.node_count(),
             "remaining_ms": milliseconds(row.lock.remaining()),
             "held_s": holder.and_then(held_for).map(|time| time.as_secs()),
             "has_left": holder.map(Holder::has_left),
             "waiting": row.lock.waiting(),
             "longest_wait_s": row.lock.longest_wait().map(|time| time.as_secs()),
-            "problem": row.problem,
+            "problems": row.problems,
         })
     };
     let failed = listing.failed().map(|(node, address, error)| {
