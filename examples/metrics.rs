@@ -53,8 +53,7 @@ use std::time::{Duration, Instant};
 
 use lock_metrics::{Class, LockMetrics};
 use oxhttp::model::{Body, Response, StatusCode};
-use redlock_sync::redis::IntoConnectionInfo;
-use redlock_sync::{Options, Redlock};
+use redlock_sync::{ConfigError, IntoNode, Options, Redlock};
 use support::{Random, Server};
 
 /// The locks of this program, by the beginning of their names, and their ttls.
@@ -66,8 +65,8 @@ const CLASSES: &[Class] = &[
 const TTL: Duration = Duration::from_secs(10);
 
 /// The addresses of nodes, as events have them.
-fn addresses(nodes: &[String]) -> Result<Vec<String>, Box<dyn Error>> {
-    let address = |node: &String| Ok(node.as_str().into_connection_info()?.addr().to_string());
+fn addresses(nodes: &[String]) -> Result<Vec<String>, ConfigError> {
+    let address = |node: &String| Ok(node.into_node()?.to_string());
     nodes.iter().map(address).collect()
 }
 

@@ -33,6 +33,12 @@ pub fn list(
     list::list(redlock, pattern, &mut progress)
 }
 
+/// This report, with a warning for each node that was started within this time and may have forgotten a lock that is still held. For programs that
+/// do not use the restart guard; they need no more than [`NodeFacts::uptime`](crate::NodeFacts::uptime) for that.
+pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
+    report.for_ttls_up_to(max_ttl)
+}
+
 /// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up.
 /// Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now. If a
 /// majority needs nodes that are away, those have the time of one try to connect.

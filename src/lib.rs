@@ -96,7 +96,7 @@
 //!
 //! ## Nodes
 //!
-//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): of a server,
+//! A node is the URL ([`IntoNode`]) of a server,
 //! of the master of a set that sentinels watch, or of a [Redis Cluster](guide::deployments). [`Redlock::from_env`] reads
 //! them from the environment, as the command does. Nothing is connected before the first operation. A program that should
 //! fail at its start if no majority of the nodes answers calls [`Redlock::connect`]; [`Redlock::check`] reports settings
@@ -274,8 +274,6 @@ pub use ops::list::Listing;
 pub use ops::report::{NodeFacts, Report};
 pub use ops::rules::finding::{Finding, Severity};
 pub use ops::state::{LockState, NodeState};
-/// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.
-pub use redis;
 pub use settings::credentials::Credentials;
 pub use settings::into_node::{IntoNode, IntoNodes};
 pub use settings::node_address::NodeAddress;

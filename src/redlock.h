@@ -182,7 +182,7 @@ size_t redlock_last_cause(size_t at, char *buf, size_t cap);
 /* After BUSY: the holder's label. Empty: it has none, or the call made a single attempt. */
 size_t redlock_last_holder(char *buf, size_t cap);
 /* After BUSY: how long the holder has the lock at most, from the failure on, unless it extends or releases it. 0: unknown. */
-uint64_t redlock_last_left_ms(void);
+uint64_t redlock_last_remaining_ms(void);
 
 /* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from
    voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */
@@ -327,11 +327,11 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
    NUL, empty if there is no holder, and may be NULL. Each reader and each permit has a line, such as
    "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder has given the lock up and left it for a time
-   (redlock_lock_leak_for()). `left_ms` is how long the state lasts, if nothing else happens:
+   (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if nothing else happens:
    0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
    nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
-int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *left_ms,
+int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *remaining_ms,
                     int *state);
 
 /* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
@@ -348,7 +348,7 @@ int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, c
    cut to `cap` bytes with the NUL. `label` and took_ms may be NULL. To be asked by a holder of the lock, before it does
    what is done once in a period; by others for people. Blocks as redlock_inspect() does.
    UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, or an empty or too long resource. */
-int redlock_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
+int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
                      uint64_t *took_ms);
 
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
@@ -515,7 +515,7 @@ size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
 int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 
 /* Marks the work of this lock as done, for the rest of the period that began when the work did: it has taken took_ms.
-   Until then redlock_last_run() returns it. The lock is still held. Blocks as redlock_lock_extend() does.
+   Until then redlock_inspect_last_run() returns it. The lock is still held. Blocks as redlock_lock_extend() does.
    LOST: the validity is over, or nodes no longer hold the lock and no majority is left. UNAVAILABLE: too few nodes
    answered; try again. CONFIG: NULL, or not a plain lock that was not entered again. */
 int redlock_lock_mark_done(const redlock_lock_t *lock, uint64_t period_ms, uint64_t took_ms);
@@ -610,7 +610,7 @@ int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user
    than two thirds of the ttl: so much is left when a renewal is due. CONFIG: the lock is not kept alive.
 
    For fn and `user` the same holds as for redlock_lock_on_lost(), but the functions that fn calls with the same lock
-   return CONFIG. */
+   return CONFIG, or 0 for a value, which does not mean that the lock is lost. */
 int redlock_lock_on_expiring(redlock_lock_t *lock, uint64_t margin_ms, void (*fn)(uint64_t left_ms, void *user), void *user);
 
 /* How long ago the last renewal that succeeded began; or the acquisition, before the first. For a health check: with nodes

@@ -56,8 +56,8 @@ private:
 /* REDLOCK_BUSY: another holder had the lock for the whole wait. */
 class busy : public error {
 public:
-    busy(const std::string &what, std::string holder, milliseconds left)
-        : error(REDLOCK_BUSY, what), holder_(std::move(holder)), left_(left)
+    busy(const std::string &what, std::string holder, milliseconds remaining)
+        : error(REDLOCK_BUSY, what), holder_(std::move(holder)), remaining_(remaining)
     {
     }
 
@@ -65,11 +65,11 @@ public:
     const std::string &holder() const noexcept { return holder_; }
 
     /* How long the holder has the lock at most. 0: unknown. */
-    milliseconds left() const noexcept { return left_; }
+    milliseconds remaining() const noexcept { return remaining_; }
 
 private:
     std::string holder_;
-    milliseconds left_;
+    milliseconds remaining_;
 };
 
 /* REDLOCK_UNAVAILABLE: too few nodes answered. */
@@ -95,6 +95,18 @@ private:
     milliseconds retry_after_;
 };
 
+/* REDLOCK_LOST: the lock is no longer held. */
+class lost : public error {
+public:
+    lost(const std::string &what, int reason) : error(REDLOCK_LOST, what), reason_(reason) {}
+
+    /* Why: REDLOCK_REASON_TAKEN and so on. */
+    int reason() const noexcept { return reason_; }
+
+private:
+    int reason_;
+};
+
 /* The others have nothing but their text. */
 template <int Status>
 class error_of : public error {
@@ -102,7 +114,6 @@ public:
     explicit error_of(const std::string &what) : error(Status, what) {}
 };
 
-using lost = error_of<REDLOCK_LOST>;
 using too_slow = error_of<REDLOCK_TOO_SLOW>;
 using extension_limit = error_of<REDLOCK_EXTENSION_LIMIT>;
 using cancelled = error_of<REDLOCK_CANCELLED>;
@@ -138,9 +149,9 @@ inline void check(int status)
     const std::string what = text(redlock_last_error);
     switch (status) {
     case REDLOCK_BUSY:
-        throw busy(what, text(redlock_last_holder), time(redlock_last_left_ms()));
+        throw busy(what, text(redlock_last_holder), time(redlock_last_remaining_ms()));
     case REDLOCK_LOST:
-        throw lost(what);
+        throw lost(what, redlock_last_lost_reason());
     case REDLOCK_TOO_SLOW:
         throw too_slow(what);
     case REDLOCK_UNAVAILABLE: {

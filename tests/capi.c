@@ -459,14 +459,14 @@ static void options_work(const char *const *urls)
     OK(redlock_lock_release(other));
     /* Work that is done once in a period. */
     other = take(redlock, "nightly", TTL);
-    OK(redlock_last_run(redlock, "nightly", 7, text, sizeof text, &again, &fence));
+    OK(redlock_inspect_last_run(redlock, "nightly", 7, text, sizeof text, &again, &fence));
     CHECK(again == 0 && fence == 0 && text[0] == 0);
     OK(redlock_lock_mark_done(other, 10 * TTL, 1500));
-    OK(redlock_last_run(redlock, "nightly", 7, NULL, 0, &again, &fence));
+    OK(redlock_inspect_last_run(redlock, "nightly", 7, NULL, 0, &again, &fence));
     CHECK(again > 1700000000000 && fence == 1500);
-    OK(redlock_last_run(redlock, "nightly", 7, text, sizeof text, &again, NULL));
-    IS(REDLOCK_CONFIG, redlock_last_run(redlock, "nightly", 7, NULL, 0, NULL, NULL));
-    IS(REDLOCK_CONFIG, redlock_last_run(NULL, "nightly", 7, NULL, 0, &again, NULL));
+    OK(redlock_inspect_last_run(redlock, "nightly", 7, text, sizeof text, &again, NULL));
+    IS(REDLOCK_CONFIG, redlock_inspect_last_run(redlock, "nightly", 7, NULL, 0, NULL, NULL));
+    IS(REDLOCK_CONFIG, redlock_inspect_last_run(NULL, "nightly", 7, NULL, 0, &again, NULL));
     IS(REDLOCK_CONFIG, redlock_lock_mark_done(NULL, TTL, 0));
     OK(redlock_lock_release(other));
     other = take(redlock, "fence lost", 10);
@@ -1703,7 +1703,7 @@ static void waits_of_a_thread_ask(redlock_t *redlock)
     redlock_set_keep_trying(always, NULL);
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 200, &other));
     CHECK(redlock_last_holder(holder, sizeof holder) == 0 && holder[0] == 0);
-    CHECK(redlock_last_left_ms() > TTL / 2 && redlock_last_left_ms() <= TTL);
+    CHECK(redlock_last_remaining_ms() > TTL / 2 && redlock_last_remaining_ms() <= TTL);
     OK(redlock_lock_release(lock));
     OK(redlock_acquire_permit(redlock, "asks", 4, 1, TTL, TWENTY_SECONDS, &lock));
     redlock_set_keep_trying(count_down, &left);

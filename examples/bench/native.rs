@@ -1,7 +1,7 @@
 //! What it saves to compare and delete by a native command, where the server has one: three users of one server, of whom one
 //! may use both, one only scripts, one only native commands.
 
-use redlock_sync::{Redlock, redis};
+use redlock_sync::Redlock;
 
 use crate::support::{Server, TTL};
 use crate::{Bench, Head, Unit, alone, pair, patient, together};

@@ -55,7 +55,7 @@ extern "C" fn redlock_inspect(
     let mut seen = (REDLOCK_STATE_UNKNOWN, String::new(), 0);
     let code = status(|| {
         if left.is_none() {
-            return Err(Failure::null("left_ms"));
+            return Err(Failure::null("remaining_ms"));
         }
         if state.is_none() {
             return Err(Failure::null("state"));
@@ -115,7 +115,7 @@ extern "C" fn redlock_inspect_json(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn redlock_last_run(
+extern "C" fn redlock_inspect_last_run(
     client: Option<&Client>,
     resource: *const c_void,
     len: usize,

@@ -180,7 +180,7 @@ impl From<Error> for Failure {
             }
             Error::Busy(busy) => {
                 failure.holder = busy.holder().unwrap_or_default().to_owned();
-                failure.left = to_ms(busy.left().unwrap_or_default());
+                failure.left = to_ms(busy.remaining().unwrap_or_default());
             }
             Error::Lost(lost) => failure.lost_reason = reason_code(lost.reason()),
             _ => {}
@@ -389,7 +389,7 @@ extern "C" fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn redlock_last_left_ms() -> u64 {
+extern "C" fn redlock_last_remaining_ms() -> u64 {
     last(|failure| failure.left)
 }
 

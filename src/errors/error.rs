@@ -70,7 +70,7 @@ impl Error {
         let left = |end: Instant| end.checked_duration_since(clock::instant());
         Error::Busy(Busy {
             resource: resource.clone(),
-            left: until.and_then(left).filter(|left| !left.is_zero()),
+            remaining: until.and_then(left).filter(|left| !left.is_zero()),
             holder,
             is_own,
         })
@@ -101,7 +101,7 @@ impl Error {
         let resource = resource.clone();
         Error::TooSlow(TooSlow {
             resource,
-            left,
+            remaining: left,
             asked,
         })
     }

@@ -12,7 +12,7 @@ use crate::values::label::Label;
 #[derive(Clone)]
 pub struct Busy {
     pub(crate) resource: Arc<[u8]>,
-    pub(crate) left: Option<Duration>,
+    pub(crate) remaining: Option<Duration>,
     pub(crate) holder: Option<Label>,
     pub(crate) is_own: bool,
 }
@@ -28,8 +28,8 @@ impl Busy {
     ///
     /// `None` if the answers did not have it: the call tried only once for a plain lock, whose command has no such answer,
     /// no majority names one holder, or the key has no end. [`Redlock::inspect`](crate::Redlock::inspect) asks the nodes.
-    pub fn left(&self) -> Option<Duration> {
-        self.left
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
     }
 
     /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or the answers did not
@@ -59,7 +59,7 @@ impl fmt::Display for Busy {
         if let Some(label) = self.holder() {
             write!(f, ": {label}")?;
         }
-        match self.left {
+        match self.remaining {
             Some(left) => write!(f, ", for {}", human(left)),
             None => Ok(()),
         }
@@ -153,7 +153,7 @@ impl fmt::Display for LostReason {
 #[derive(Clone)]
 pub struct TooSlow {
     pub(crate) resource: Arc<[u8]>,
-    pub(crate) left: Duration,
+    pub(crate) remaining: Duration,
     pub(crate) asked: Duration,
 }
 
@@ -164,8 +164,8 @@ impl TooSlow {
     }
 
     /// The rest of the validity. Zero for an acquisition: the lock is not held.
-    pub fn left(&self) -> Duration {
-        self.left
+    pub fn remaining(&self) -> Duration {
+        self.remaining
     }
 
     /// The time asked for: that passed to [`ensure`](crate::Lock::ensure), or the ttl of an acquisition.
@@ -177,13 +177,13 @@ impl TooSlow {
 impl fmt::Display for TooSlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, asked) = (Shown(&self.resource), human(self.asked));
-        if self.left.is_zero() {
+        if self.remaining.is_zero() {
             return write!(
                 f,
                 "it took too long to acquire the lock {name}: nothing is left of its ttl, {asked}"
             );
         }
-        let left = human(self.left);
+        let left = human(self.remaining);
         write!(
             f,
             "{left} is left of the lock {name}, and {asked} was asked for"

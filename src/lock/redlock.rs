@@ -62,8 +62,7 @@ impl Redlock {
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
     /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database; or
-    /// [`redis+sentinel://` and `redis+cluster://`](crate::guide::deployments)) or a
-    /// [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): see
+    /// [`redis+sentinel://` and `redis+cluster://`](crate::guide::deployments)) or a host and a port: see
     /// [`IntoNode`](crate::IntoNode). One text may name several, with commas between their URLs, as a variable or a secret
     /// has them; [`from_env`](Redlock::from_env) reads those of the command `redlock`. Connections speak RESP2, whatever a
     /// URL asks for.
@@ -431,14 +430,6 @@ fn check(nodes: &[NodeAddress]) -> Result<(), ConfigError> {
 
 fn reachable(addr: &ConnectionAddr) -> Result<(), String> {
     match addr {
-        // Leaving them out would mean connecting without the certificates that were given.
-        ConnectionAddr::TcpTls {
-            tls_params: Some(_),
-            ..
-        } => Err(
-            "has certificates that only the redis crate can read: give them with Options::tls"
-                .into(),
-        ),
         ConnectionAddr::TcpTls { .. } => trust::supported()
             .map_err(|reason| format!("cannot be reached by this build: {reason}")),
         addr if addr.is_supported() => Ok(()),

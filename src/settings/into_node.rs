@@ -1,13 +1,13 @@
 //! Conversions of URLs and other values into the nodes of [`Redlock::new`](crate::Redlock::new).
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use crate::settings::node_address::NodeAddress;
 use crate::settings::{cluster_url, node_list, sentinel_url, url};
 use crate::values::config_error::ConfigError;
 
-/// A value that names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a
-/// host and a port, or a [`NodeAddress`]. This trait cannot be implemented outside this crate.
+/// A value that names a node: a URL (`&str` or `String`), a host and a port, or a [`NodeAddress`]. This trait cannot be
+/// implemented outside this crate.
 ///
 /// A URL names a server (`redis://`, `rediss://`, `unix://`), the master of a set that sentinels watch, or a Redis
 /// Cluster:
@@ -25,10 +25,10 @@ use crate::values::config_error::ConfigError;
 /// database.
 ///
 /// In a URL, user and password are percent-encoded: `%23` for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`, `%3F`
-/// for `?` and `%40` for `@`.
+/// for `?` and `%40` for `@`. [`Options::credentials`](crate::Options::credentials) takes them as they are.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` names no node",
-    note = "give a URL such as \"redis://10.0.0.1\", or a `redis::ConnectionInfo`"
+    note = "give a URL such as \"redis://10.0.0.1\", or a host and a port"
 )]
 pub trait IntoNode: sealed::Node {
     /// The node: for programs that check or change what they were configured with.
@@ -140,14 +140,6 @@ macro_rules! urls {
 
 urls!(&str, &&str, String, &String);
 
-impl sealed::Node for ConnectionInfo {}
-
-impl IntoNode for ConnectionInfo {
-    fn into_node(self) -> Result<NodeAddress, ConfigError> {
-        Ok(NodeAddress::server(url::checked(self)?))
-    }
-}
-
 impl sealed::Node for NodeAddress {}
 
 impl IntoNode for NodeAddress {
@@ -156,25 +148,13 @@ impl IntoNode for NodeAddress {
     }
 }
 
-impl sealed::Node for ConnectionAddr {}
-
-impl IntoNode for ConnectionAddr {
-    fn into_node(self) -> Result<NodeAddress, ConfigError> {
-        from_redis(self)
-    }
-}
-
 impl<T: Into<String>> sealed::Node for (T, u16) {}
 
 impl<T: Into<String>> IntoNode for (T, u16) {
     fn into_node(self) -> Result<NodeAddress, ConfigError> {
         let (host, port) = self;
-        from_redis(ConnectionAddr::Tcp(host.into(), port))
+        let info = ConnectionAddr::Tcp(host.into(), port).into_connection_info();
+        let info = info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?;
+        Ok(NodeAddress::server(url::checked(info)?))
     }
-}
-
-fn from_redis(node: impl IntoConnectionInfo) -> Result<NodeAddress, ConfigError> {
-    let info = node.into_connection_info();
-    let info = info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?;
-    Ok(NodeAddress::server(url::checked(info)?))
 }

@@ -78,11 +78,6 @@ impl NodeAddress {
         }
     }
 
-    /// How the server is reached; `None` if sentinels name it, and for a Redis Cluster, which has several.
-    pub fn connection_info(&self) -> Option<&ConnectionInfo> {
-        matches!(self.deployment, Deployment::Server).then_some(&self.info)
-    }
-
     /// Whether the node is reached over TLS.
     pub fn is_over_tls(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Redlock, redis};
+use redlock_sync::Redlock;
 use support::clusters::Cluster;
 use support::sentinels::Set;
 use support::*;

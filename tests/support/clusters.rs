@@ -1,6 +1,6 @@
 //! A Redis Cluster: masters, each with a replica or with none.
 
-use redlock_sync::{Options, Redlock, redis};
+use redlock_sync::{Options, Redlock};
 
 use super::certificates::Certificate;
 use super::*;

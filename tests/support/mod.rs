@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use certificates::Certificate;
-use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock, redis};
+use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
 
 /// Half a second and more, so that a busy machine does not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);

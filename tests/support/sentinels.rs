@@ -1,6 +1,6 @@
 //! A master, its replica, and sentinels that watch them.
 
-use redlock_sync::{Options, Redlock, redis};
+use redlock_sync::{Options, Redlock};
 
 use super::certificates::Certificate;
 use super::*;

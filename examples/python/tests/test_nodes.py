@@ -1,5 +1,6 @@
 """The module `redlock.testing`: how a program's unit tests use it."""
 
+import threading
 import unittest
 
 from redlock import Busy, Config, Lost, Redlock, Unavailable
@@ -62,6 +63,21 @@ class Nightly(unittest.TestCase):
         self.assertEqual(node.waiting("shop:nightly"), 0)
         self.assertTrue(node.release("shop:nightly"))
         self.assertFalse(node.release("shop:nightly"))
+
+    def test_a_renewal_that_fails_is_known_before_the_loss(self):
+        seen, came = [], threading.Event()
+        lock = self.locks.lock("shop:nightly", ttl=6)
+        with self.assertRaises(Config):
+            lock.on_expiring(3, seen.append)
+        self.assertEqual(lock.since_renewal, 0)
+        lock.keep_alive(3600)
+        lock.on_expiring(3, lambda left: (seen.append(left), came.set()))
+        self.all("be_silent")
+        self.assertTrue(came.wait(30))
+        self.assertTrue(0 < seen[0] <= 3 and lock.owned())
+        self.assertGreater(lock.since_renewal, 2)
+        self.all("recover")
+        lock.release()
 
     def test_the_nodes_are_away(self):
         for fault in ("be_silent", "go_down"):

@@ -20,7 +20,7 @@ class Reports(unittest.TestCase):
             with self.assertRaises(Busy) as busy:
                 locks.lock("report", ttl=60, wait=0.2)
         self.assertEqual(busy.exception.holder, "web-3:4711")
-        self.assertTrue(30 < busy.exception.left <= 60)
+        self.assertTrue(30 < busy.exception.remaining <= 60)
         self.assertIn("web-3:4711", str(busy.exception))
 
     def test_too_few_nodes_are_named_one_by_one(self):
@@ -54,6 +54,10 @@ class Reports(unittest.TestCase):
         of_lock = [event for event in events if event.name == "report"]
         self.assertEqual([event.kind for event in of_lock], ["acquired", "extended", "ended"])
         self.assertEqual(of_lock[0].attempts, 1)
+        self.assertEqual([event.why for event in of_lock], ["", "", "released"])
+        with locks.lock("report", ttl=60):
+            self.assertIsNone(seen.try_lock("report", ttl=60))
+        self.assertEqual((events[-1].kind, events[-1].why), ("not acquired", "busy"))
         eventually(lambda: any(event.kind == "node away" and event.name == "127.0.0.1:1" for event in events))
 
     def test_a_loss_is_reported_once(self):
@@ -78,6 +82,16 @@ class Reports(unittest.TestCase):
         lock.stop()
         lock.extend(60)
         lock.release()
+
+    def test_work_is_marked_as_done_for_its_period(self):
+        with locks.lock("nightly", ttl=60) as lock:
+            self.assertIsNone(locks.last_run("nightly"))
+            lock.mark_done(3600, took=5)
+        last = locks.last_run("nightly")
+        self.assertEqual((last.took, last.label), (5, "web-3:4711"))
+        self.assertLess(abs(time.time() - last.ended), 30)
+        with self.assertRaises(Config):
+            lock.mark_done(3600, took=5)
 
     def test_a_lock_is_handed_over_by_its_token(self):
         takes = [

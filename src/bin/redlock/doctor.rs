@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use redlock_sync::command::{printable, report_json};
+use redlock_sync::command::{for_ttls_up_to, printable, report_json};
 use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 
 use crate::arguments::Doctor;
@@ -30,7 +30,7 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
         Err(error) => return failed(&error),
     };
     let report = match given.max_ttl {
-        Some(max_ttl) => report.with_max_ttl(max_ttl.0),
+        Some(max_ttl) => for_ttls_up_to(report, max_ttl.0),
         None => report,
     };
     let warned = || {

@@ -99,18 +99,6 @@ impl SetUp {
             commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
         }
         let needed = commands.len();
-        // Only on request: few users are permitted it, and each refusal is an entry in the server's ACL LOG.
-        let names = [
-            ("LIB-NAME", settings.lib_name()),
-            ("LIB-VER", settings.lib_ver()),
-        ];
-        for (what, value) in names {
-            if let Some(value) = value.filter(|_| !settings.skip_set_lib_name()) {
-                let mut set_info = redis::cmd("CLIENT");
-                set_info.arg("SETINFO").arg(what).arg(value);
-                commands.push(set_info);
-            }
-        }
         let before_look = commands.len();
         commands.extend(look(purpose));
         let look = before_look + 1..commands.len() + 1;

@@ -114,7 +114,7 @@ rows! {
         "`cluster-require-full-coverage` is `yes`; a failover takes longer than a kept lock lasts (`cluster-node-timeout`)";
     Uptime "uptime":
         "the restart guard keeps it from voting, and too few are left",
-        "it does, and for how long; or [locks may be forgotten](Report::with_max_ttl)",
+        "it does, and for how long; or locks may be forgotten (`redlock doctor --max-ttl`)",
         "less than an hour";
     Clients "clients":
         "",

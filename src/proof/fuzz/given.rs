@@ -15,7 +15,7 @@ fn shown(nodes: Result<Vec<NodeAddress>, ConfigError>) {
         Ok(nodes) => nodes.iter().for_each(|node| {
             hides(node);
             hides(format!("{node:?}"));
-            let _ = (node.is_over_tls(), node.connection_info().is_some());
+            let _ = (node.is_over_tls(), node.has_password());
         }),
         Err(error) => hides(error),
     }

@@ -26,7 +26,7 @@ type ObserverFn = extern "C" fn(*const Event, *mut c_void);
 unsafe extern "C" {
     safe fn redlock_last_is_permanent() -> c_int;
     safe fn redlock_last_retry_after_ms() -> u64;
-    safe fn redlock_last_left_ms() -> u64;
+    safe fn redlock_last_remaining_ms() -> u64;
     fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usize;
     fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize;
     fn redlock_set_keep_trying(
@@ -92,7 +92,7 @@ unsafe extern "C" {
     fn redlock_lock_depth(lock: Handle) -> usize;
     fn redlock_lock_fencing_token(lock: Handle, out: *mut u64) -> c_int;
     fn redlock_lock_mark_done(lock: Handle, period: u64, took: u64) -> c_int;
-    fn redlock_last_run(
+    fn redlock_inspect_last_run(
         client: Handle,
         resource: *const c_void,
         len: usize,
@@ -267,7 +267,7 @@ pub(super) unsafe fn look(
             1 => redlock_check(client, resource, len, to, cap, flag_to),
             2 => redlock_inspect(client, resource, len, to, cap, number_to, flag_to),
             3 if pick(3) == 0 => {
-                redlock_last_run(client, resource, len, to, cap, number_to, null_mut())
+                redlock_inspect_last_run(client, resource, len, to, cap, number_to, null_mut())
             }
             3 if pick(2) == 0 => redlock_check_json(client, resource, len, to, cap, size_to),
             3 => redlock_inspect_json(client, resource, len, to, cap, size_to),
@@ -289,7 +289,7 @@ pub(super) unsafe fn look(
     };
     PASSED[what].fetch_add(usize::from(status == 0), Relaxed);
     assert!((0..=5).contains(&flag), "{flag}");
-    let _ = (redlock_last_retry_after_ms(), redlock_last_left_ms());
+    let _ = (redlock_last_retry_after_ms(), redlock_last_remaining_ms());
     // SAFETY: the caller says so.
     unsafe { parts(pick) };
     assert!((0..=1).contains(&redlock_last_is_permanent()));

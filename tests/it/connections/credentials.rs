@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use redlock_sync::redis::IntoConnectionInfo;
 use redlock_sync::{Credentials, Options, Redlock};
 use support::*;
 
@@ -68,7 +67,7 @@ fn connections(server: &Server) -> Vec<String> {
 }
 
 fn redis_text(server: &Server, command: &[&str]) -> String {
-    redlock_sync::redis::from_redis_value(server.command(command)).unwrap()
+    redis::from_redis_value(server.command(command)).unwrap()
 }
 
 fn password_changes(servers: &[Server]) {
@@ -419,49 +418,4 @@ fn another_closure_means_new_connections() {
         .unwrap();
     take(&second, "a").release().unwrap();
     assert_eq!((one.asked(), other.asked()), (1, 1));
-}
-
-/// A user needs a right for it, and a server may be busy just then.
-#[test]
-fn a_connection_has_a_name_only_on_request_and_does_without_if_that_is_refused() {
-    for (answer, name) in [
-        ("+OK", None),
-        ("+OK", Some("shop")),
-        (
-            "-BUSY Redis is busy running a script. You can only call SCRIPT KILL.",
-            Some("shop"),
-        ),
-        (
-            "-NOPERM User u has no permissions to run the 'client|setinfo' command",
-            Some("shop"),
-        ),
-        (
-            "-ERR unknown subcommand 'SETINFO'. Try CLIENT HELP.",
-            Some("shop"),
-        ),
-    ] {
-        let named = Arc::new(Mutex::new(Vec::new()));
-        let seen = named.clone();
-        let node = fake::Fake::new(move |words| match &words[0][..] {
-            b"CLIENT" => {
-                seen.lock().unwrap().push(fake::line(words));
-                format!("{answer}\r\n").into_bytes()
-            }
-            _ => b"+OK\r\n".to_vec(),
-        });
-        let info = node.url("right").into_connection_info().unwrap();
-        let settings = info.redis_settings().clone();
-        let settings = match name {
-            Some(name) => settings.set_lib_name(name, "1.2"),
-            None => settings,
-        };
-        let redlock = Redlock::new(info.set_redis_settings(settings)).unwrap();
-        let lock = take(&redlock.with_options(options()).unwrap(), "a");
-        lock.leak();
-        let expected: &[&str] = match name {
-            Some(_) => &["CLIENT SETINFO LIB-NAME shop", "CLIENT SETINFO LIB-VER 1.2"],
-            None => &[],
-        };
-        assert_eq!(*named.lock().unwrap(), expected, "{answer}");
-    }
 }

@@ -678,19 +678,3 @@ fn unusable_settings_are_refused_and_not_shown() {
         );
     }
 }
-
-/// The redis crate has them, and does not hand them on.
-#[test]
-fn certificates_that_were_given_to_the_redis_crate_are_not_left_out_silently() {
-    let authority = Authority::new();
-    let certificates = redis::TlsCertificates {
-        client_tls: None,
-        root_cert: Some(authority.certificate.into_bytes()),
-    };
-    let client = redis::Client::build_with_tls("rediss://localhost", certificates).unwrap();
-    let text = config(Redlock::new([client.get_connection_info().clone()]));
-    assert_eq!(
-        text,
-        "node 0 (localhost:6379) has certificates that only the redis crate can read: give them with Options::tls"
-    );
-}

@@ -8,7 +8,7 @@ use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
     IntoNode, KeptLock, LastRun, ListedLock, Listing, Lock, LockState, Lockable, LostReason,
     NodeAddress, NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock,
-    Reentrant, ReentrantLock, Report, Severity, Tls, Token, redis,
+    Reentrant, ReentrantLock, Report, Severity, Tls, Token,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -132,7 +132,6 @@ fn every_function_has_its_signature() {
     let _: fn(&LastRun) -> Duration = LastRun::again_in;
     let _: fn(&LastRun) -> Option<&str> = LastRun::label;
     let _: fn(&Redlock, &'static [u8]) -> Result<Report, Error> = Redlock::check;
-    let _: fn(Report, Duration) -> Report = Report::with_max_ttl;
     let _: fn(&Report) -> bool = Report::is_fit;
     let _: fn(&Token) -> Fingerprint = Token::fingerprint;
     let _: fn(&Holder) -> Fingerprint = Holder::fingerprint;
@@ -190,7 +189,6 @@ fn every_function_has_its_signature() {
 
 #[test]
 fn one_node_or_several_are_given_in_any_form() {
-    use redis::IntoConnectionInfo;
     Redlock::new("redis://a").unwrap();
     Redlock::new("redis://a".to_owned()).unwrap();
     Redlock::new(("localhost", 6379)).unwrap();
@@ -200,15 +198,12 @@ fn one_node_or_several_are_given_in_any_form() {
     Redlock::new(vec!["redis://a".to_owned()]).unwrap();
     Redlock::new([("localhost", 6379)]).unwrap();
     Redlock::new(["unix:///run/redis.sock?db=1&user=u&pass=p"]).unwrap();
-    Redlock::new(["redis://a/0"].map(|url| url.into_connection_info().unwrap())).unwrap();
     Redlock::new("redis://a/0".into_node().unwrap()).unwrap();
     let node: NodeAddress = "redis+sentinel://:p@a,b/m".into_node().unwrap();
     assert!(node.has_password() && !node.is_over_tls());
-    assert!(node.connection_info().is_none());
     Redlock::new(node).unwrap();
     let node: NodeAddress = "redis+cluster://:p@a,b".into_node().unwrap();
     assert!(node.has_password() && !node.is_over_tls());
-    assert!(node.connection_info().is_none());
     Redlock::new(node).unwrap();
 }
 

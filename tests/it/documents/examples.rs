@@ -5,7 +5,6 @@ use crate::support;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use redlock_sync::redis;
 use support::{Server, TTL, eventually, free_port, pristine, redlock, take, urls};
 
 /// `cargo test` builds the examples beside the tests.

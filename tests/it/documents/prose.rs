@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redlock_sync::redis::{self, IntoConnectionInfo};
+use redis::IntoConnectionInfo;
 use redlock_sync::{Error, LockState, Options, Redlock};
 use support::{Server, TTL, eventually, ms, options};
 
@@ -884,7 +884,7 @@ fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
     everything(&servers, &urls);
     for server in &servers {
         let refused = server.command(&["ACL", "LOG"]);
-        assert_eq!(refused, redlock_sync::redis::Value::Array(Vec::new()));
+        assert_eq!(refused, redis::Value::Array(Vec::new()));
     }
     // And there is nothing among them that nobody needs. (What the command needs is tested with it.)
     for right in words.iter().filter_map(|word| word.strip_prefix('+')) {

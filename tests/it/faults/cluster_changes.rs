@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{Redlock, redis};
+use redlock_sync::Redlock;
 use support::clusters::{Cluster, released_at_last};
 use support::relay::Relay;
 use support::*;

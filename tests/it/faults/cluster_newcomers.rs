@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{LockState, Redlock, redis};
+use redlock_sync::{LockState, Redlock};
 use support::clusters::{Cluster, Move};
 use support::*;
 

@@ -4,7 +4,6 @@ use crate::support;
 
 use std::path::Path;
 
-use redlock_sync::redis;
 use support::clusters::{Cluster, Plan, SLOTS, slot};
 use support::*;
 

@@ -5,7 +5,7 @@ use crate::support;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use redlock_sync::{Lock, Redlock, redis};
+use redlock_sync::{Lock, Redlock};
 use support::relay::Relay;
 use support::*;
 

@@ -257,12 +257,11 @@ fn the_first_use_of_a_server_that_has_lost_nothing_waits_for_nothing() {
     let twice = 2 * 3 + 1 + 2;
     assert!(looks() - before > twice);
     lock.release().unwrap();
-    let left: u64 =
-        redlock_sync::redis::from_redis_value(master.command(&["TTL", "redlock:witness"])).unwrap();
+    let left: u64 = redis::from_redis_value(master.command(&["TTL", "redlock:witness"])).unwrap();
     assert!(left > 300_000_000, "{left}");
     eventually("the witness is old enough", || {
         let left = master.command(&["TTL", "redlock:witness"]);
-        let left: u64 = redlock_sync::redis::from_redis_value(left).unwrap();
+        let left: u64 = redis::from_redis_value(left).unwrap();
         left < 315_360_000 - (MAX_TTL + MARGIN).as_secs() - 1
     });
     let (before, sets) = (looks(), master.calls("set"));

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Redlock, redis};
+use redlock_sync::Redlock;
 use support::sentinels::{NAME, Set, client};
 use support::*;
 

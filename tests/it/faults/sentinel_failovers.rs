@@ -4,7 +4,6 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::redis;
 use support::holders::{Clients, LONGEST, rounds};
 use support::sentinels::{Set, client};
 use support::*;

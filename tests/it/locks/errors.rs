@@ -25,10 +25,10 @@ fn a_wait_in_vain_reports_for_how_long_the_holder_has_the_lock() {
         let [holder, other] = [(); 2].map(|()| connected(&servers));
         let lock = take(&holder, "a");
         let at_once = busy(other.acquire_within("a", TTL, ms(0)));
-        assert_eq!((at_once.resource(), at_once.left()), (&b"a"[..], None));
+        assert_eq!((at_once.resource(), at_once.remaining()), (&b"a"[..], None));
         assert_eq!(at_once.to_string(), "another has the lock \"a\"");
         let error = waits(&other);
-        let left = error.left().unwrap();
+        let left = error.remaining().unwrap();
         let sooner = lock.remaining().saturating_sub(ms(500));
         assert!(left > sooner && left <= TTL, "{left:?} of {sooner:?}");
         let text = error.to_string();
@@ -115,11 +115,11 @@ fn the_time_left_is_reported_only_for_a_holder_that_a_majority_names_and_that_en
     let servers = Server::several(3);
     let redlock = connected(&servers);
     set(&servers, ends, [one, one, other]);
-    assert!(waits(&redlock).left().is_some());
+    assert!(waits(&redlock).remaining().is_some());
     set(&servers, ends, [one, other, "cccccccccccccccccccc"]);
-    assert_eq!(waits(&redlock).left(), None);
+    assert_eq!(waits(&redlock).remaining(), None);
     set(&servers, &[], [one; 3]);
-    assert_eq!(waits(&redlock).left(), None);
+    assert_eq!(waits(&redlock).remaining(), None);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_is_too_slow_or_over_names_the_lock_and_the_bound() {
             panic!("there is not so much time");
         };
         assert_eq!((slow.resource(), slow.asked()), (&b"shop:a"[..], 2 * TTL));
-        assert!(slow.left() >= lock.remaining() && slow.left() < TTL);
+        assert!(slow.remaining() >= lock.remaining() && slow.remaining() < TTL);
         match lock.extend(TTL) {
             Err(Error::ExtensionLimit(limit)) => {
                 assert_eq!((limit.resource(), limit.limit()), (&b"shop:a"[..], 0));
@@ -176,7 +176,9 @@ fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_fre
             Err(Error::Busy(busy)) => busy,
             other => panic!("{wanted:?}: {other:?}"),
         };
-        let left = busy.left().unwrap_or_else(|| panic!("{wanted:?}: {busy}"));
+        let left = busy
+            .remaining()
+            .unwrap_or_else(|| panic!("{wanted:?}: {busy}"));
         assert!(left > TTL / 2 && left <= TTL, "{wanted:?}: {left:?}");
         lock.release().unwrap();
     }

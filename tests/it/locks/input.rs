@@ -241,7 +241,7 @@ fn nothing_connects_before_the_first_operation() {
     drop(redlock);
 }
 
-fn on_all(servers: &[Server], command: &[&str]) -> Vec<redlock_sync::redis::Value> {
+fn on_all(servers: &[Server], command: &[&str]) -> Vec<redis::Value> {
     servers.iter().map(|one| one.command(command)).collect()
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Lockable, Redlock, redis};
+use redlock_sync::{Error, Lock, Lockable, Redlock};
 use support::*;
 
 fn take_one(lockable: &Lockable) -> Lock {

@@ -6,7 +6,7 @@ import json
 import math
 import weakref
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 from . import _waiting
 from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes
@@ -18,6 +18,35 @@ OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connec
            "restart_guard", "fair"]  # the numbers from 1 on
 TEXTS = {"label": "redlock_set_label", "prefix": "redlock_set_prefix"}
 STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
+
+
+class Inspection(NamedTuple):
+    """Who has a lock."""
+
+    state: str
+    """One of STATES."""
+    holder: str
+    """A fingerprint of the token, and the label; empty if there is none. Of readers and permits, a line for each."""
+    remaining: float
+    """How many seconds that lasts, if nothing else happens; math.inf is without an end."""
+
+
+class Report(NamedTuple):
+    """Whether the nodes are fit for locks."""
+
+    fit: bool
+    findings: str
+    """What is wrong, one finding in a line."""
+
+
+class LastRun(NamedTuple):
+    """Work that was done within its period."""
+
+    ended: float
+    """When, in seconds since 1970, as time.time() has them."""
+    took: float
+    label: str
+    """The label of the process that has done it; empty if it has none."""
 
 
 class Redlock:
@@ -130,23 +159,23 @@ class Redlock:
         _observed.add(self)
         self._library.redlock_set_observer(self._handle, self._observers[-1], None)
 
-    def check(self, probe: str | bytes) -> tuple[bool, str]:
-        """Whether the nodes are fit for locks, and what is wrong, one finding in a line. `probe`: a lock that is tried."""
+    def check(self, probe: str | bytes) -> Report:
+        """Whether the nodes are fit for locks, and what is wrong. `probe`: a lock that is tried."""
         text, fit = create_string_buffer(65536), c_int()
         self._library.redlock_check(self._handle, *name_bytes(probe), text, len(text), byref(fit))
-        return bool(fit.value), _in_python(text.value.decode(errors="replace"))
+        return Report(bool(fit.value), _in_python(text.value.decode(errors="replace")))
 
     def check_json(self, probe: str | bytes) -> Any:
         """The report of `redlock doctor --json`, as a dict."""
         return self._document(self._library.redlock_check_json, probe)
 
-    def inspect(self, name: str | bytes) -> tuple[str, str, float]:
-        """Who has a lock: one of STATES, the holder, and for how many seconds (math.inf: without an end). For people."""
+    def inspect(self, name: str | bytes) -> Inspection:
+        """Who has a lock, for people."""
         holder, left, state = create_string_buffer(65536), c_uint64(), c_int()
         self._library.redlock_inspect(
             self._handle, *name_bytes(name), holder, len(holder), byref(left), byref(state))
         seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
-        return STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds
+        return Inspection(STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds)
 
     def inspect_json(self, name: str | bytes) -> Any:
         """The document of `redlock inspect --json`, as a dict: all holders, node by node."""
@@ -154,7 +183,16 @@ class Redlock:
 
     def locked(self, name: str | bytes) -> bool:
         """Whether the lock is taken at this moment, for people: to take it, call try_lock."""
-        return self.inspect(name)[0] != "free"
+        return self.inspect(name).state != "free"
+
+    def last_run(self, name: str | bytes) -> LastRun | None:
+        """The run that `Lock.mark_done` or `redlock run --once-per` has marked as done, if its period is not over. For work that
+        is done once in a period, ask while the lock is held, before the work."""
+        label, ended, took = create_string_buffer(1024), c_uint64(), c_uint64()
+        self._library.redlock_inspect_last_run(self._handle, *name_bytes(name), label, len(label), byref(ended), byref(took))
+        if ended.value == 0:
+            return None
+        return LastRun(ended.value / 1000, took.value / 1000, label.value.decode(errors="replace"))
 
     def break_lock(self, name: str | bytes, holder: str) -> bool:
         """Releases the lock of a holder that will not come back: the whole text from `inspect`, or a line of it. It gives up

@@ -14,8 +14,10 @@ from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavaila
 NAME = "libredlock_sync.so"
 FOREVER = 2**64 - 1
 TOKEN_SIZE = 20
-# Why a lock was lost.
+# Why a lock was lost, how one ended, and why there is none.
 REASONS = {1: "taken", 2: "expired", 3: "hold limit", 4: "deleted", 5: "not held", 6: "other process", 7: "released"}
+ENDINGS = {1: "released", 2: "not confirmed", 3: "dropped", 4: "leaked", 5: "was lost"}
+FAILURES = {1: "busy", 2: "lost", 3: "too slow", 4: "unavailable", 5: "extension limit", 6: "cancelled", 7: "config"}
 
 
 class Cancelled(Error):
@@ -35,6 +37,7 @@ class Event(ctypes.Structure):
 
 KEEP_TRYING = ctypes.CFUNCTYPE(c_int, c_void_p)
 ON_LOST = ctypes.CFUNCTYPE(None, c_int, c_void_p)
+ON_EXPIRING = ctypes.CFUNCTYPE(None, c_uint64, c_void_p)
 ON_EVENT = ctypes.CFUNCTYPE(None, POINTER(Event), c_void_p)
 ON_LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
@@ -56,6 +59,7 @@ _FALLIBLE: dict[str, list[Any]] = {
     "redlock_inspect": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_int)],
     "redlock_check_json": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_size_t)],
     "redlock_inspect_json": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_size_t)],
+    "redlock_inspect_last_run": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_uint64)],
     "redlock_break_lock": [c_void_p, *_BYTES, c_char_p, POINTER(c_int)],
     "redlock_connect": [c_void_p],
     "redlock_acquire_within": [c_void_p, *_BYTES, *_TIMES],
@@ -71,9 +75,11 @@ _FALLIBLE: dict[str, list[Any]] = {
     "redlock_lock_ensure": [c_void_p, c_uint64],
     "redlock_lock_extend": [c_void_p, c_uint64],
     "redlock_lock_fencing_token": [c_void_p, POINTER(c_uint64)],
+    "redlock_lock_mark_done": [c_void_p, c_uint64, c_uint64],
     "redlock_lock_keep_alive": [c_void_p, c_uint64],
     "redlock_lock_stop": [c_void_p],
     "redlock_lock_on_lost": [c_void_p, ON_LOST, c_void_p],
+    "redlock_lock_on_expiring": [c_void_p, c_uint64, ON_EXPIRING, c_void_p],
     "redlock_lock_wait_lost": [c_void_p, c_uint64],
     "redlock_lock_release": [c_void_p],
     "redlock_lock_leak_for": [c_void_p, c_uint64],
@@ -85,13 +91,14 @@ _OTHERS: dict[str, tuple[list[Any], Any]] = {
     "redlock_last_error": ([c_char_p, c_size_t], c_size_t),
     "redlock_last_cause": ([c_size_t, c_char_p, c_size_t], c_size_t),
     "redlock_last_holder": ([c_char_p, c_size_t], c_size_t),
-    "redlock_last_left_ms": ([], c_uint64),
+    "redlock_last_remaining_ms": ([], c_uint64),
     "redlock_last_is_permanent": ([], c_int),
     "redlock_last_lost_reason": ([], c_int),
     "redlock_last_retry_after_ms": ([], c_uint64),
     "redlock_lock_is_valid": ([c_void_p], c_int),
     "redlock_lock_remaining_ms": ([c_void_p], c_uint64),
     "redlock_lock_hold_left_ms": ([c_void_p], c_uint64),
+    "redlock_lock_since_renewal_ms": ([c_void_p], c_uint64),
     "redlock_lock_extensions_left": ([c_void_p], c_uint32),
     "redlock_lock_lost_reason": ([c_void_p], c_int),
     "redlock_lock_slot": ([c_void_p], c_int64),
@@ -132,7 +139,7 @@ def load(path: str) -> Any:
             error.reason = REASONS.get(library.redlock_last_lost_reason(), "over")
         elif isinstance(error, Busy):
             error.holder = text(library.redlock_last_holder) or None
-            error.left = library.redlock_last_left_ms() / 1000 or None
+            error.remaining = library.redlock_last_remaining_ms() / 1000 or None
         raise error
 
     # Without these, ctypes would cut pointers to 32 bits.

@@ -10,7 +10,7 @@ from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable
 
-from ._library import ON_LOST, REASONS, TOKEN_SIZE, ms
+from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, ms
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
 
@@ -53,6 +53,12 @@ class Lock:
     def hold_left(self) -> float:
         """For how many seconds it will still be renewed. 0: it is not kept alive."""
         return float(self._library.redlock_lock_hold_left_ms(self._handle)) / 1000
+
+    @property
+    def since_renewal(self) -> float:
+        """How many seconds ago the last renewal that succeeded began: for a health check. Below half of the ttl with nodes that
+        answer. 0: it is not kept alive."""
+        return float(self._library.redlock_lock_since_renewal_ms(self._handle)) / 1000
 
     @property
     def extensions_left(self) -> int:
@@ -104,6 +110,20 @@ class Lock:
         self._callbacks.append(callback)
         _called_back.add(self)
         self._library.redlock_lock_on_lost(self._handle, callback, None)
+
+    def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
+        """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left, since
+        no renewal has succeeded: before the loss, while there is time to save what has been done. It runs in a thread of its own, and must not use the lock: other
+        threads may."""
+        callback = ON_EXPIRING(lambda left, _user: function(left / 1000) and None)
+        self._callbacks.append(callback)
+        _called_back.add(self)
+        self._library.redlock_lock_on_expiring(self._handle, ms(margin), callback, None)
+
+    def mark_done(self, period: float, took: float) -> None:
+        """Marks the work of this lock, which has taken `took` seconds, as done for the rest of the period that began with it: until
+        then `Redlock.last_run` returns it. Call it while the lock is held. Lost: it is over."""
+        self._library.redlock_lock_mark_done(self._handle, ms(period), ms(took))
 
     def stop(self) -> None:
         """Ends the renewal. The lock stays valid until its deadline."""

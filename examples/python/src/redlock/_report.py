@@ -6,11 +6,12 @@ import ctypes
 import logging
 from typing import Any, Callable, NamedTuple
 
-from ._library import ON_EVENT, ON_LOG, find, load
+from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, find, load
 from ._waiting import ending
 
 EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
           8: "node back"}
+_WHYS = {2: FAILURES, 4: FAILURES, 5: REASONS, 6: ENDINGS}
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: 5}
 
 
@@ -22,7 +23,9 @@ class Event(NamedTuple):
     name: str
     """The name of the lock, or the address of the node."""
     seconds: float
-    why: int
+    why: str
+    """Not acquired, not extended: "busy", "unavailable" and so on. Lost: as `Lost.reason`. Ended: "released", "not confirmed",
+    "dropped", "leaked" or "was lost". Otherwise empty."""
     attempts: int
     renewal: bool
     text: str
@@ -32,8 +35,8 @@ def observer(function: Callable[[Event], object]) -> Any:
     def call(event: Any, _user: Any) -> None:
         event = event.contents
         named = ctypes.string_at(event.resource, event.resource_len) if event.resource else event.address
-        function(Event(EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6, event.why,
-                       event.attempts, bool(event.renewal), (event.text or b"").decode(errors="replace")))
+        function(Event(EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6,
+                       _WHYS.get(event.kind, {}).get(event.why, "other" if event.why else ""), event.attempts, bool(event.renewal), (event.text or b"").decode(errors="replace")))
 
     return ON_EVENT(call)
 

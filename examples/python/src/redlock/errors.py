@@ -12,11 +12,11 @@ class Error(Exception):
 class Busy(Error):
     """Another holder had the lock for the whole wait.
 
-    `holder` is its label, and `left` for how many seconds it has the lock at most, unless it extends or releases it. Both are
+    `holder` is its label, and `remaining` for how many seconds it has the lock at most, unless it extends or releases it. Both are
     None if that is not known, as after a single attempt."""
 
     holder: str | None = None
-    left: float | None = None
+    remaining: float | None = None
 
 
 class Lost(Error):
