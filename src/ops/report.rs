@@ -28,6 +28,7 @@ impl Report {
     /// This report for programs whose locks have a ttl of at most `max_ttl`, if not all of them use the [restart
     /// guard](crate::Options::restart_guard): it warns of nodes that were started so recently that they may have
     /// forgotten a lock that is still held (`uptime`). Other findings about restarts stay as they are.
+    #[cfg(feature = "cli")]
     pub(crate) fn for_ttls_up_to(mut self, max_ttl: Duration) -> Report {
         self.judge(Some(max_ttl));
         self
