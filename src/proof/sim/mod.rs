@@ -22,7 +22,7 @@
 //!
 //! The files, from those that import none of the others to those that none of the others imports:
 //!
-//! - `basics`, `agenda` and `conditions`: times, random numbers, the next events, and what may happen
+//! - `basics`, `agenda`, `counts` and `conditions`: times, random numbers, the next events, what is counted, and what may happen
 //! - `clocks`, `client`, `instance`, `command`, `server` and `connection`: the parts of a world
 //! - `sentinels` and `place`: the sentinels of sets, and what a client knows of a set
 //! - `world`: all of these, the next events, and the record of the locks
