@@ -15,8 +15,11 @@
 //! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
 //! | `--restart-guard` | all clients have the restart guard, with which it does |
 //! | `--fair` | the client that has waited longest is next |
+//! | `--calm N` | locks and faults are N times as far apart |
+//! | `--record FILE` | this is a piece of a long soak: a row a minute is added to the file, and the next piece goes on with it |
+//! | `--row-every S` | a row in S seconds (default 60) |
 //!
-//! `soak failovers`: see `soak/failovers.rs`.
+//! `soak failovers`: see `soak/failovers.rs`. It has the last three options, too.
 //!
 //! `--wrong-quorum`, and `--lose-data` by itself, show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
 //! 2 if it was called wrongly.
@@ -33,7 +36,9 @@
 //! - while a majority of the nodes is healthy (for [`HEALING`] at least), each process makes progress;
 //! - once all is healed, neither failed attempts nor releases leave a key behind, and once everybody
 //!   has left, nothing at all is left;
-//! - no process panics, hangs, or gets an error that it cannot get.
+//! - no process panics, hangs, or gets an error that it cannot get;
+//! - with `--record`: memory, threads and descriptors of the first process, which is never killed then, do not grow
+//!   (`soak/record.rs`).
 //!
 //! The wall clock must not be set meanwhile: a lock would rightly be lost early.
 
@@ -45,17 +50,21 @@ mod client;
 mod failovers;
 #[path = "soak/journals.rs"]
 mod journals;
+#[path = "soak/record.rs"]
+mod record;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use check::{Findings, Outage, Sight, Span};
 use journals::Journals;
+use record::{Record, Seen};
 use support::relay::Relay;
 use support::{Random, Server, ms};
 
@@ -130,6 +139,9 @@ struct Plan {
     lose_data: bool,
     restart_guard: bool,
     fair: bool,
+    calm: u64,
+    record: Option<PathBuf>,
+    row_every: Duration,
 }
 
 impl Plan {
@@ -144,6 +156,9 @@ impl Plan {
             lose_data: false,
             restart_guard: false,
             fair: false,
+            calm: 1,
+            record: None,
+            row_every: Duration::from_secs(60),
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -170,6 +185,9 @@ impl Plan {
                 "--lose-data" => plan.lose_data = true,
                 "--restart-guard" => plan.restart_guard = true,
                 "--fair" => plan.fair = true,
+                "--calm" => plan.calm = number(1000)?.max(1),
+                "--record" => plan.record = args.next().map(PathBuf::from),
+                "--row-every" => plan.row_every = Duration::from_secs(number(1000)?.max(1)),
                 _ => return Err(format!("unknown option {arg}")),
             }
         }
@@ -181,6 +199,21 @@ impl Plan {
 
     fn quorum(&self) -> usize {
         self.nodes / 2 + 1
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!(
+            "seed {}, {} nodes, {} processes of {} threads, faults for {} s",
+            self.seed, self.nodes, self.processes, self.threads, self.seconds,
+        );
+        let switches = [
+            (self.wrong_quorum, ", wrong quorum"),
+            (self.lose_data, ", data is lost"),
+            (self.restart_guard, ", restart guard"),
+            (self.fair, ", fair"),
+        ];
+        text.extend(switches.iter().filter(|(on, _)| *on).map(|(_, text)| *text));
+        text
     }
 }
 
@@ -304,8 +337,7 @@ impl Node {
     }
 
     fn keys(&self) -> Vec<(String, Vec<u8>)> {
-        let value = self.server.command(&["EVAL", KEYS, "0"]);
-        redis::from_redis_value(value).expect("a list of pairs")
+        lock_keys(&self.server)
     }
 
     /// The keys without a ttl, and those with one that no client asked for.
@@ -327,6 +359,11 @@ impl Node {
 const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
     if string.sub(key, -2) ~= ':w' and string.sub(key, -3) ~= ':wt' and key ~= 'redlock:witness' then \
     found[#found + 1] = key found[#found + 1] = string.sub(redis.call('GET', key) or '', 1, 20) end end return found";
+
+fn lock_keys(server: &Server) -> Vec<(String, Vec<u8>)> {
+    let value = server.command(&["EVAL", KEYS, "0"]);
+    redis::from_redis_value(value).expect("a list of pairs")
+}
 
 struct Process {
     child: Child,
@@ -386,33 +423,18 @@ struct Soak {
     violations: Vec<String>,
     started: Duration,
     said: Duration,
+    record: Option<Record>,
 }
 
 impl Soak {
     fn new(plan: Plan) -> Soak {
-        println!(
-            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}{}{}",
-            plan.seed,
-            plan.nodes,
-            plan.processes,
-            plan.threads,
-            plan.seconds,
-            if plan.wrong_quorum {
-                ", wrong quorum"
-            } else {
-                ""
-            },
-            if plan.lose_data { ", data is lost" } else { "" },
-            if plan.restart_guard {
-                ", restart guard"
-            } else {
-                ""
-            },
-            if plan.fair { ", fair" } else { "" },
-        );
+        println!("soak: {}", plan.describe());
+        let nodes: Vec<Node> = (0..plan.nodes).map(|_| Node::start()).collect();
+        let open = |path| open_record(path, plan.row_every, &plan.describe());
         Soak {
             random: random(plan.seed, [0; 3]),
-            nodes: (0..plan.nodes).map(|_| Node::start()).collect(),
+            record: plan.record.as_ref().map(open),
+            nodes,
             processes: Vec::new(),
             lives: Vec::new(),
             journals: Journals::new(),
@@ -441,11 +463,13 @@ impl Soak {
                 self.strike_nodes();
                 // Mostly in quick succession, sometimes with time to get well between.
                 let calm = if self.random.below(6) == 0 { 3000 } else { 0 };
-                next_fault = now() + ms(30 + calm + self.random.below(500));
+                let pause = 30 + calm + self.random.below(500);
+                next_fault = now() + ms(pause * self.plan.calm);
             }
             if now() >= next_blow {
                 self.strike_process();
-                next_blow = now() + ms(300 + self.random.below(2500));
+                let pause = 300 + self.random.below(2500);
+                next_blow = now() + ms(pause * self.plan.calm);
             }
             if now() >= next_check {
                 self.check_keys();
@@ -455,6 +479,7 @@ impl Soak {
             std::thread::sleep(ms(3));
         }
         self.quiet();
+        self.add_row();
         let worked_until = now();
         self.leave();
         self.conclude(worked_until)
@@ -480,7 +505,7 @@ impl Soak {
             .args([self.plan.seed.to_string(), self.plan.threads.to_string()])
             .arg(u8::from(self.plan.restart_guard).to_string())
             .arg(u8::from(self.plan.fair).to_string())
-            .arg("together")
+            .args([&self.plan.calm.to_string(), "together"])
             .args(urls)
             .stdin(Stdio::piped())
             .spawn()
@@ -599,7 +624,11 @@ impl Soak {
     fn strike_process(&mut self) {
         let slot = self.pick(self.plan.processes);
         let process = &mut self.processes[slot];
-        if process.stopped.is_none() && self.random.below(2) == 0 {
+        let stays = slot == 0 && self.record.is_some();
+        if stays && process.stopped.is_some() {
+            return;
+        }
+        if process.stopped.is_none() && (stays || self.random.below(2) == 0) {
             let from = now();
             signal(&process.child, libc::SIGSTOP);
             let most = if self.random.below(2) == 0 { 300 } else { 2500 };
@@ -668,9 +697,16 @@ impl Soak {
         }
     }
 
-    /// A line of progress from time to time.
+    /// A row of the record when it is due, and a line of progress from time to time.
     fn tell(&mut self) {
-        if now() < self.said + Duration::from_secs(2) {
+        if self
+            .record
+            .as_ref()
+            .is_some_and(|record| record.is_due(now()))
+        {
+            self.add_row();
+        }
+        if now() < self.said + Duration::from_secs(2 * self.plan.calm) {
             return;
         }
         self.said = now();
@@ -689,6 +725,25 @@ impl Soak {
                 ill.join(", ")
             },
         );
+    }
+
+    fn add_row(&mut self) {
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        self.journals.read();
+        let answering = self.nodes.iter().filter(|node| node.answers());
+        let faults = self.counts.iter();
+        let seen = Seen {
+            acquired: self.journals.acquired(),
+            overlaps: check::overlaps(&self.journals.findings.spans).len(),
+            keys: answering.map(|node| node.keys().len()).sum(),
+            faults: faults
+                .map(|(what, count)| ((*what).to_owned(), *count))
+                .collect(),
+        };
+        let added = record.add(now(), self.processes[0].child.id(), seen);
+        added.expect("the record can be written");
     }
 
     /// All faults end; the work goes on until the longest ttl has passed, so that nothing is left of
@@ -868,6 +923,11 @@ impl Soak {
             longest.as_secs_f64(),
             PATIENCE.as_secs(),
         );
+        if let Some(record) = self.record.take() {
+            let grown = record.end(self.violations.len());
+            self.violations
+                .extend(grown.expect("the record can be written"));
+        }
         if self.violations.is_empty() {
             println!("no violation");
             return ExitCode::SUCCESS;
@@ -884,6 +944,20 @@ impl Soak {
         self.journals.keep();
         ExitCode::FAILURE
     }
+}
+
+/// Begins a piece in the record, with the servers' version and how they are reached.
+fn open_record(path: &PathBuf, every: Duration, piece: &str) -> Record {
+    let version = Command::new(support::redis_server())
+        .arg("--version")
+        .output();
+    let version = version.expect("a server that was started").stdout;
+    let version = String::from_utf8_lossy(&version);
+    let version: Vec<&str> = version.split(' ').take(3).collect();
+    let way = if support::over_tls() { "TLS" } else { "TCP" };
+    let piece = format!("{} over {way}, {piece}", version.join(" "));
+    Record::open(path, now(), every, &piece)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// What the names of a process's journals begin with.

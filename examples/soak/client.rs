@@ -18,7 +18,7 @@ use crate::{LONGEST_TTL, RESOURCES, WAIT, hex, now, process_name, random};
 /// An answer that took longer was delayed by a fault.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// `dir slot generation seed threads guard fair together url…`: works until its standard input ends; a byte there asks it
+/// `dir slot generation seed threads guard fair calm together url…`: works until its standard input ends; a byte there asks it
 /// to leave nothing behind from now on. `alone` in place of `together`: each thread has a node of its own.
 pub(crate) fn run(args: &[String]) {
     let number = |at: usize| args[at].parse::<u64>().expect("a number");
@@ -28,13 +28,13 @@ pub(crate) fn run(args: &[String]) {
     if number(5) > 0 {
         options = options.restart_guard(LONGEST_TTL);
     }
-    let urls: Vec<&str> = args[8..].iter().map(String::as_str).collect();
+    let urls: Vec<&str> = args[9..].iter().map(String::as_str).collect();
     let of = |urls: &[&str]| {
         Redlock::new(urls.iter().copied())
             .and_then(|redlock| redlock.with_options(options.clone()))
             .expect("the nodes are well-formed")
     };
-    let alone = args[7] == "alone";
+    let alone = args[8] == "alone";
     let together = of(&urls);
     let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &[String]) {
                 journal: Journal::create(&path),
                 random: random(seed, [slot + 1, generation, thread]),
                 slow: false,
+                calm: number(7),
                 tidy: &tidy,
             };
             let stop = &stop;
@@ -166,6 +167,8 @@ struct Worker<'a> {
     random: Random,
     /// The lock was slow to get.
     slow: bool,
+    /// Its pauses are so many times as long.
+    calm: u64,
     tidy: &'a AtomicBool,
 }
 
@@ -210,7 +213,7 @@ impl Worker<'_> {
                 Err(Error::Cancelled(_)) => self.journal.note("acquire: cancelled"),
                 Err(error) => self.journal.missed(&error),
             }
-            std::thread::sleep(ms(self.random.below(8)));
+            std::thread::sleep(ms(self.random.below(8 * self.calm)));
         }
     }
 

@@ -11,21 +11,24 @@
 //! | `--pairs N` | how many pairs fail over beside each other (default 6) |
 //! | `--processes P` | default 8; each has a thread for each pair |
 //! | `--restart-guard` | all clients have the restart guard |
+//! | `--calm N`, `--record FILE`, `--row-every S` | as without `failovers` |
 //! | `--seed X` | draws the same faults and the same work again; their timing is the machine's |
 //!
 //! Without the guard there must be overlaps. The exit code is 0 if all is well, 1 if anything is violated, 2 if it was called
 //! wrongly.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::check::{self, Findings};
 use crate::journals::Journals;
+use crate::record::{Record, Seen};
 use crate::support::relay::Relay;
 use crate::support::{Random, Server, eventually, ms, watched};
-use crate::{LONGEST_TTL, now, random};
+use crate::{HEALING, LONGEST_TTL, lock_keys, now, open_record, random};
 
 /// Few, so that they are fought over.
 pub(crate) const RESOURCES_OF_PAIR: u64 = 3;
@@ -70,6 +73,9 @@ struct Plan {
     processes: usize,
     restart_guard: bool,
     seed: u64,
+    calm: u64,
+    record: Option<PathBuf>,
+    row_every: Duration,
 }
 
 impl Plan {
@@ -80,6 +86,9 @@ impl Plan {
             processes: 8,
             restart_guard: false,
             seed: u64::from(now().subsec_nanos()),
+            calm: 1,
+            record: None,
+            row_every: Duration::from_secs(60),
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -100,10 +109,27 @@ impl Plan {
                 "--processes" => plan.processes = count()?,
                 "--restart-guard" => plan.restart_guard = true,
                 "--seed" => plan.seed = number()?,
+                "--calm" => plan.calm = number()?.clamp(1, 1000),
+                "--record" => plan.record = args.next().map(PathBuf::from),
+                "--row-every" => plan.row_every = Duration::from_secs(number()?.clamp(1, 1000)),
                 _ => return Err(format!("unknown option {arg}")),
             }
         }
         Ok(plan)
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "seed {}, {} pairs, {} processes, {} failovers of each kind{}",
+            self.seed,
+            self.pairs,
+            self.processes,
+            self.each,
+            match self.restart_guard {
+                true => ", restart guard",
+                false => "",
+            }
+        )
     }
 }
 
@@ -221,6 +247,8 @@ struct Shared {
     due: Mutex<VecDeque<Kind>>,
     /// When each pair's last lock was acquired, as far as it was read.
     acquired: Mutex<Vec<Duration>>,
+    /// How many keys of locks each pair's master had behind the last failover.
+    keys: Mutex<Vec<usize>>,
     /// Those that happened, with their pairs, and when.
     happened: Mutex<Vec<(Kind, usize, Duration)>>,
     violations: Mutex<Vec<String>>,
@@ -237,6 +265,7 @@ impl Shared {
         Shared {
             due: Mutex::new(due.into()),
             acquired: Mutex::new(vec![Duration::ZERO; plan.pairs]),
+            keys: Mutex::new(vec![0; plan.pairs]),
             happened: Mutex::default(),
             violations: Mutex::default(),
             plan,
@@ -266,7 +295,7 @@ impl Shared {
             let Some(kind) = next else {
                 return;
             };
-            std::thread::sleep(ms(200 + pair.random.below(600)));
+            std::thread::sleep(ms((200 + pair.random.below(600)) * self.plan.calm));
             let took = pair.fail_over(kind);
             if took > MARGIN {
                 let text =
@@ -278,7 +307,24 @@ impl Shared {
             drop(happened);
             std::thread::sleep(quiet);
             self.works(number, now());
+            let keys = lock_keys(&pair.servers[pair.master]).len();
+            self.keys.lock().expect("no panic")[number] = keys;
         }
+    }
+
+    fn add_row(&self, record: &mut Record, process: u32, findings: &Findings) {
+        let mut faults = BTreeMap::new();
+        for (kind, ..) in &*self.happened.lock().expect("no panic") {
+            *faults.entry(format!("{kind:?}")).or_default() += 1;
+        }
+        let seen = Seen {
+            acquired: findings.taken.values().map(Vec::len).sum(),
+            overlaps: check::overlaps(&findings.spans).len(),
+            keys: self.keys.lock().expect("no panic").iter().sum(),
+            faults,
+        };
+        let added = record.add(now(), process, seen);
+        added.expect("the record can be written");
     }
 
     fn heard(&self, findings: &Findings) {
@@ -301,17 +347,9 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    println!(
-        "soak: seed {}, {} pairs, {} processes, {} failovers of each kind{}",
-        plan.seed,
-        plan.pairs,
-        plan.processes,
-        plan.each,
-        match plan.restart_guard {
-            true => ", restart guard",
-            false => "",
-        }
-    );
+    println!("soak: {}", plan.describe());
+    let open = |path| open_record(path, plan.row_every, &plan.describe());
+    let mut record = plan.record.as_ref().map(open);
     let start = |pair| Pair::start(random(plan.seed, [2, pair as u64, 0]));
     let mut pairs: Vec<Pair> = (0..plan.pairs).map(start).collect();
     let mut journals = Journals::new();
@@ -329,7 +367,12 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         while !threads.iter().all(|thread| thread.is_finished()) {
             journals.read();
             shared.heard(&journals.findings);
-            if now() > said + Duration::from_secs(5) {
+            if let Some(record) = &mut record
+                && record.is_due(now())
+            {
+                shared.add_row(record, clients[0].id(), &journals.findings);
+            }
+            if now() > said + Duration::from_secs(5 * shared.plan.calm) {
                 said = now();
                 println!(
                     "{:5.0} s {:8} acquired {:5} failovers",
@@ -341,6 +384,10 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             std::thread::sleep(ms(50));
         }
     });
+    if let Some(record) = &mut record {
+        journals.read();
+        shared.add_row(record, clients[0].id(), &journals.findings);
+    }
     for child in &mut clients {
         drop(child.stdin.take());
     }
@@ -351,7 +398,22 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             shared.violations.lock().expect("no panic").push(text);
         }
     }
-    conclude(&shared, journals)
+    let left = || {
+        pairs
+            .iter()
+            .flat_map(|pair| &pair.servers)
+            .map(|server| lock_keys(server).len())
+            .sum::<usize>()
+    };
+    let end = now() + LONGEST_TTL + HEALING;
+    while left() > 0 && now() < end {
+        std::thread::sleep(ms(20));
+    }
+    if left() > 0 {
+        let text = format!("{} keys are left", left());
+        shared.violations.lock().expect("no panic").push(text);
+    }
+    conclude(&shared, journals, record)
 }
 
 fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Child {
@@ -364,14 +426,14 @@ fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Chil
             plan.pairs.to_string(),
             u8::from(plan.restart_guard).to_string(),
         ])
-        .args(["0", "alone"])
+        .args(["0", &plan.calm.to_string(), "alone"])
         .args(pairs.iter().map(|pair| pair.name.url()))
         .stdin(Stdio::piped())
         .spawn()
         .expect("this program can be started again")
 }
 
-fn conclude(shared: &Shared, mut journals: Journals) -> ExitCode {
+fn conclude(shared: &Shared, mut journals: Journals, record: Option<Record>) -> ExitCode {
     let findings = journals.close();
     let happened = shared.happened.lock().expect("no panic");
     let mut violations = std::mem::take(&mut *shared.violations.lock().expect("no panic"));
@@ -405,6 +467,10 @@ fn conclude(shared: &Shared, mut journals: Journals) -> ExitCode {
         println!("{kind:<12?} {all}, in {held} of them a lock was held when it was over");
     }
     println!("overlaps     {}", overlaps.len());
+    if let Some(record) = record {
+        let grown = record.end(violations.len());
+        violations.extend(grown.expect("the record can be written"));
+    }
     if violations.is_empty() {
         println!("no violation");
         return ExitCode::SUCCESS;

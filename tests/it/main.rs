@@ -105,6 +105,7 @@ mod documents {
     pub(crate) mod examples;
     mod prose;
     mod soak_check;
+    mod soak_record;
 }
 
 /// Where cargo has put what it built for these tests: `target`, or a directory in it for the target that was named.
