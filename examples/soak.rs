@@ -58,7 +58,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -433,7 +433,7 @@ impl Soak {
         let open = |path| open_record(path, plan.row_every, &plan.describe());
         Soak {
             random: random(plan.seed, [0; 3]),
-            record: plan.record.as_ref().map(open),
+            record: plan.record.as_deref().map(open),
             nodes,
             processes: Vec::new(),
             lives: Vec::new(),
@@ -947,7 +947,7 @@ impl Soak {
 }
 
 /// Begins a piece in the record, with the servers' version and how they are reached.
-fn open_record(path: &PathBuf, every: Duration, piece: &str) -> Record {
+fn open_record(path: &Path, every: Duration, piece: &str) -> Record {
     let version = Command::new(support::redis_server())
         .arg("--version")
         .output();

@@ -349,7 +349,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     };
     println!("soak: {}", plan.describe());
     let open = |path| open_record(path, plan.row_every, &plan.describe());
-    let mut record = plan.record.as_ref().map(open);
+    let mut record = plan.record.as_deref().map(open);
     let start = |pair| Pair::start(random(plan.seed, [2, pair as u64, 0]));
     let mut pairs: Vec<Pair> = (0..plan.pairs).map(start).collect();
     let mut journals = Journals::new();
