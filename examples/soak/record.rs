@@ -80,7 +80,7 @@ impl Row {
         format!("{numbers}; {}\n", self.faults)
     }
 
-    fn parse(line: &str) -> Option<Row> {
+    pub(crate) fn parse(line: &str) -> Option<Row> {
         let (numbers, faults) = line.split_once("; ")?;
         let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
         let [
@@ -207,7 +207,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    fn percent(&self) -> f64 {
+    pub(crate) fn percent(&self) -> f64 {
         100.0 * (self.late as f64 / self.early as f64 - 1.0)
     }
 

@@ -128,3 +128,58 @@ fn growth_is_of_the_last_tenth_over_the_second() {
     assert_eq!(record::growth(&rows)[0], of_memory);
     assert!(record::growth(&rows[1..]).is_empty());
 }
+
+/// A row of the guide's table: the whole of a record.
+fn summary(record: &str) -> String {
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    let rows: Vec<Row> = record.lines().filter_map(Row::parse).collect();
+    let end = rows.last().unwrap();
+    let counts = rows
+        .iter()
+        .flat_map(|row| row.faults.split_terminator(", "));
+    let faults: u64 = counts
+        .map(|one| number(one.rsplit(' ').next().unwrap()))
+        .sum();
+    let piece = record
+        .lines()
+        .find_map(|line| line.strip_prefix("# piece 1: "));
+    let ends = record
+        .lines()
+        .filter_map(|line| line.strip_suffix(" other violations"));
+    let violations: Vec<u64> = ends
+        .map(|end| number(end.rsplit(' ').next().unwrap()))
+        .collect();
+    assert_eq!(violations.len() as u64, end.piece, "a piece has not ended");
+    let grown = |what: &str| {
+        let pieces = rows.chunk_by(|one, next| one.piece == next.piece);
+        let all = pieces
+            .flat_map(record::growth)
+            .filter(|growth| growth.what == what);
+        let most = all.map(|growth| growth.percent()).fold(f64::MIN, f64::max);
+        format!("{most:+.1} %")
+    };
+    format!(
+        "| {} | {:.1} in {} | {} | {faults} | {} | {} | {} | {} | {} |\n",
+        piece.unwrap().split(',').next().unwrap(),
+        end.seconds as f64 / 3600.0,
+        end.piece,
+        end.acquired,
+        end.overlaps,
+        violations.iter().sum::<u64>(),
+        grown("memory/kB"),
+        grown("threads"),
+        grown("descriptors"),
+    )
+}
+
+#[test]
+fn the_guide_has_what_the_records_have() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = std::fs::read_to_string(top.join("src/guide/how_we_know.md")).unwrap();
+    let row = |record| {
+        let file = top.join(format!("examples/soak/records/{record}.txt"));
+        summary(&std::fs::read_to_string(file).unwrap())
+    };
+    let rows = ["plain", "tls"].map(row).concat();
+    assert!(guide.contains(&rows), "the guide has not\n{rows}");
+}
