@@ -525,7 +525,7 @@ fn the_guide_counts_what_the_lock_test_found() {
     };
     let guide = read("src/guide/how_we_know.md");
     let found = rows(&full, "In which scenarios was what found:");
-    let counted = rows(&guide, "each library with its default options:");
+    let counted = rows(&guide, "library with its default options:");
     assert!(found.len() == 17 && counted.len() == 17, "{counted:?}");
     for (found, counted) in found.iter().zip(&counted) {
         let count = |cell: &&str| match *cell {
@@ -541,6 +541,22 @@ fn the_guide_counts_what_the_lock_test_found() {
             found[0]
         );
     }
+}
+
+#[test]
+fn the_guide_counts_the_scenarios_and_contenders_of_the_lock_test() {
+    let source = |file| fs::read_to_string(root().join("tests/peers/src").join(file));
+    // They are no part of the package.
+    let (Ok(schedule), Ok(contenders)) = (source("schedule.rs"), source("contenders.rs")) else {
+        return;
+    };
+    let scenarios = schedule.split("ALL: [Scenario; ").nth(1).unwrap();
+    let scenarios = scenarios.split(']').next().unwrap();
+    let rows = contenders.split("row(\"").skip(1);
+    let contenders = rows.filter(|row| !row.starts_with("wrong-")).count();
+    let expected = format!("plays {scenarios} scenarios to {contenders} *contenders*");
+    let guide = read("src/guide/how_we_know.md");
+    assert!(guide.contains(&expected), "the guide has not: {expected}");
 }
 
 #[test]
