@@ -64,6 +64,8 @@ const ROWS: [Row; 27] = [
             "restarted-with-data",
             "restarted-empty",
             "one-restarted-empty",
+            "server-clock-forward",
+            "server-clock-back",
         ],
         ..row("ours-guard", 5, Build::Own("ours"))
     },

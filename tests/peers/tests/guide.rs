@@ -34,6 +34,7 @@ fn scenarios_that_came_later() {
     let names = [
         "ours",
         "ours-one",
+        "ours-guard",
         "redlock",
         "rslock",
         "redsync",
