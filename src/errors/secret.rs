@@ -14,54 +14,61 @@ const HIDDEN: &str = "***";
 /// one is cut off, at least this many characters less one must be there.
 const SHORT: usize = 4;
 
-/// A node's password, if it has one; or a lock's token.
+/// A node's password, if it has one, and those of servers that another one knows; or a lock's token.
 #[derive(Clone, Default)]
-pub(crate) struct Secret(Option<Arc<str>>);
+pub(crate) struct Secret(Vec<Arc<str>>);
 
 impl Secret {
     pub(crate) fn of(password: Option<&str>) -> Secret {
-        Secret(password.filter(|text| !text.is_empty()).map(Arc::from))
+        let password = password.filter(|text| !text.is_empty());
+        Secret(password.map(Arc::from).into_iter().collect())
+    }
+
+    /// All of these secrets as one: no text may repeat any of them.
+    pub(crate) fn of_all(all: impl IntoIterator<Item = Secret>) -> Secret {
+        Secret(all.into_iter().flat_map(|one| one.0).collect())
     }
 
     pub(crate) fn is(&self, password: &str) -> bool {
-        self.0.as_deref() == Some(password)
+        self.0.iter().any(|one| **one == *password)
     }
 
     pub(crate) fn of_token(token: &Token) -> Secret {
         let text: String = token.as_bytes().iter().copied().map(char::from).collect();
-        Secret(Some(text.into()))
+        Secret(vec![text.into()])
     }
 
-    /// A server's text up to where it repeats the secret: unchanged, escaped, percent-encoded, or its beginning at the
+    /// A server's text up to where it repeats a secret: unchanged, escaped, percent-encoded, or its beginning at the
     /// end of the text. The text after that is not shown: it may repeat the secret in another form.
     ///
     /// Redis' own words are always shown: with a password like "user" or "a", a gap in a well-known text would
     /// show the password.
     pub(crate) fn cut(&self, text: &str) -> String {
-        let Some(secret) = &self.0 else {
+        if self.0.is_empty() {
             return text.to_owned();
-        };
+        }
         let own = own_words(text);
         let rest = text.get(own..).unwrap_or_default();
         let words_end = text.rfind(is_word).map_or(0, |last| last + 1);
-        let found = rest
-            .char_indices()
-            .map(|(at, _)| own + at)
-            .find(|at| is_repeated((text, words_end), *at, secret));
+        let is_any = |at: &usize| {
+            let mut all = self.0.iter();
+            all.any(|secret| is_repeated((text, words_end), *at, secret))
+        };
+        let found = rest.char_indices().map(|(at, _)| own + at).find(is_any);
         let shown = found.and_then(|at| text.get(..at));
         shown.map_or_else(|| text.to_owned(), |shown| format!("{shown}{HIDDEN}"))
     }
 
-    /// Whether a host is the secret or has it in its name. No server is looked for at such a host, and no text names
+    /// Whether a host is a secret or has it in its name. No server is looked for at such a host, and no text names
     /// it. By chance an address may have any digits, and a name the words of `HOST_WORDS`.
     pub(crate) fn is_in_host(&self, host: &str) -> bool {
-        let Some(secret) = &self.0 else {
-            return false;
-        };
-        let (host, secret) = (host.to_ascii_lowercase(), secret.to_ascii_lowercase());
-        let by_chance = host.parse::<IpAddr>().is_ok() || secret.chars().count() < SHORT;
-        let is_in = host == secret || !by_chance && host.contains(&secret);
-        is_in && !HOST_WORDS.contains(&&*secret)
+        let (host, is_ip) = (host.to_ascii_lowercase(), host.parse::<IpAddr>().is_ok());
+        self.0.iter().any(|secret| {
+            let secret = secret.to_ascii_lowercase();
+            let by_chance = is_ip || secret.chars().count() < SHORT;
+            let is_in = host == secret || !by_chance && host.contains(&secret);
+            is_in && !HOST_WORDS.contains(&&*secret)
+        })
     }
 
     /// Like [`cut`](Secret::cut), for a value from INFO or CONFIG.
@@ -190,7 +197,7 @@ mod tests {
     use crate::errors::own_words::all_own_words;
 
     fn secret(password: &str) -> Secret {
-        Secret(Some(password.into()))
+        Secret(vec![password.into()])
     }
 
     /// Asserts how each text is shown, by the password in front of it.
@@ -254,6 +261,11 @@ mod tests {
             ("hunter2", "ERR how", "ERR how"),
         ]);
         assert_eq!(Secret::default().cut("ERR hunter2"), "ERR hunter2");
+        let both = Secret::of_all([secret("hunter2"), Secret::default(), secret("horse")]);
+        for text in ["ERR u horse hunter2", "ERR u hunter2 horse", "ERR u hor"] {
+            assert_eq!(both.cut(text), "ERR u ***");
+        }
+        assert!(both.is_in_host("db-horse") && both.is_in_host("db-hunter2"));
     }
 
     #[test]

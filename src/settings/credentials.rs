@@ -115,10 +115,10 @@ impl AskCredentials {
         }
     }
 
-    /// Whether a host is a password that the closure has returned, or has it in its name.
-    pub(crate) fn is_in_host(&self, host: &str) -> bool {
-        self.given()
-            .is_some_and(|given| given.iter().any(|one| one.is_in_host(host)))
+    /// The passwords that the closure has returned.
+    pub(crate) fn secret(&self) -> Secret {
+        let given = self.given();
+        Secret::of_all(given.iter().flat_map(|given| given.iter().cloned()))
     }
 }
 
@@ -145,16 +145,18 @@ mod tests {
     fn a_host_that_repeats_a_password_that_was_given_is_recognized() {
         let ask =
             AskCredentials::new(|node| Ok::<_, String>(Credentials::new(format!("pw-of-{node}"))));
-        assert!(!ask.is_in_host("db-pw-of-a"));
+        assert!(!ask.secret().is_in_host("db-pw-of-a"));
         for node in ["a", "b", "a"] {
             ask.call(node).unwrap();
         }
-        assert!(ask.is_in_host("db-pw-of-a") && ask.clone().is_in_host("pw-of-b"));
-        assert!(!ask.is_in_host("db"));
+        let given = ask.clone().secret();
+        assert!(given.is_in_host("db-pw-of-a") && given.is_in_host("pw-of-b"));
+        assert!(!given.is_in_host("db"));
         for node in 0..MAX_GIVEN {
             ask.call(&format!("node-{node:02}")).unwrap();
         }
-        assert!(ask.is_in_host("pw-of-node-00") && !ask.is_in_host("pw-of-b"));
+        let given = ask.secret();
+        assert!(given.is_in_host("pw-of-node-00") && !given.is_in_host("pw-of-b"));
     }
 
     #[test]

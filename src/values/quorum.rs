@@ -297,6 +297,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_limit_of_a_restart_guard_is_the_longest_ttl() {
+        let limit = 10_000 * MS;
+        for (asked, limit, is_within) in [
+            (limit, Some(limit), true),
+            (limit + MS, Some(limit), false),
+            (limit + MS, None, true),
+        ] {
+            let found = Ttl::within(asked, limit).map(Ttl::duration);
+            assert_eq!(found.is_ok(), is_within, "{asked:?}");
+            match found {
+                Ok(ttl) => assert_eq!(ttl, asked),
+                Err(error) => assert!(error.to_string().contains("10.001s"), "{error}"),
+            }
+        }
+    }
+
     /// "No `Ok` past the deadline", every small case: the rest is positive exactly while the key on the
     /// slowest-expiring terms (ttl less drift, counted from before sending) still lives.
     #[test]
@@ -381,6 +398,11 @@ mod tests {
                         assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
                         let lost = refused > nodes - quorum;
                         assert_eq!(is(held, Verdict::No), lost, "{case}");
+                        // While "lost" is still possible, it is waited for.
+                        let hopeless =
+                            granted + pending < quorum && refused + pending <= nodes - quorum;
+                        let unknown = granted < quorum && !lost && (too_few || hopeless);
+                        assert_eq!(is(held, Verdict::Unavailable), unknown, "{case}");
                         if pending == 0 {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }

@@ -288,7 +288,7 @@ impl Cluster {
     /// Whether a host repeats the URL's password, or one that the program's closure has returned.
     fn is_secret(&self, host: &str) -> bool {
         let given = self.credentials.as_ref();
-        self.secret.is_in_host(host) || given.is_some_and(|ask| ask.is_in_host(host))
+        self.secret.is_in_host(host) || given.is_some_and(|ask| ask.secret().is_in_host(host))
     }
 
     /// The map of one of the servers.

@@ -12,7 +12,7 @@ use crate::errors::text;
 use crate::net::place::ask_each::{SendPart, Terms, ask_each};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
-use crate::net::socket::peer::Peer;
+use crate::net::socket::peer::{OtherSecrets, Peer};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::Heard;
@@ -29,10 +29,9 @@ pub(crate) struct Sentinels {
     all: Vec<Peer>,
     /// The address of the first one: the set's servers are reached in the same way.
     like: ConnectionAddr,
-    /// The passwords of servers and sentinels: no server is looked for at a host that repeats one.
-    secrets: Vec<Secret>,
-    /// The closure for the servers' credentials.
-    credentials: Option<AskCredentials>,
+    /// The passwords of servers and sentinels, which sentinels know: no server is looked for at a host that repeats one,
+    /// and no sentinel's text is shown that does.
+    secrets: Arc<OtherSecrets>,
     /// An answer is the master's address. `None`: the sentinel has no master of that name.
     asker: Arc<Asker<Option<ConnectionAddr>>>,
 }
@@ -47,13 +46,18 @@ impl Sentinels {
         credentials: Option<AskCredentials>,
     ) -> Sentinels {
         let passwords = all.iter().map(|peer| peer.redis_settings().password());
-        Sentinels {
+        let secrets = Arc::new(OtherSecrets {
+            of_urls: Secret::of_all(passwords.chain([password]).map(Secret::of)),
             credentials,
-            secrets: passwords.chain([password]).map(Secret::of).collect(),
+        });
+        let all = all.into_iter();
+        let all = all.map(|peer| peer.hiding(secrets.clone()));
+        Sentinels {
             asker: Asker::new(),
             name,
-            all,
+            all: all.collect(),
             like,
+            secrets,
         }
     }
 
@@ -93,9 +97,7 @@ impl Sentinels {
 
     /// Whether a host repeats a password of the URL, or one that the program's closure has returned.
     pub(super) fn is_secret(&self, host: &str) -> bool {
-        let given = self.credentials.as_ref();
-        self.secrets.iter().any(|secret| secret.is_in_host(host))
-            || given.is_some_and(|ask| ask.is_in_host(host))
+        self.secrets.all().is_in_host(host)
     }
 
     /// For each of these sets, each sentinel's description of the master. All sentinels are asked at once, so all answers are

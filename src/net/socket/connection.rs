@@ -194,7 +194,7 @@ impl Connection {
         let sent = self.send(&bytes, until, clock::instant());
         let handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
-            secret: Secret::of(login.map(|login| &*login.password)),
+            secret: info.secret(login),
             ..Handshake::default()
         };
         let mut reader = ReplyReader::new(handshake.secret.clone());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::errors::cause::Cause;
+use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};
@@ -19,8 +20,26 @@ pub(crate) struct Peer {
     info: ConnectionInfo,
     tls: Option<Result<Access, Cause>>,
     credentials: Option<AskCredentials>,
+    /// Passwords that the server has been told of others: its texts may not repeat them either.
+    others: Option<Arc<OtherSecrets>>,
     /// The number of tries at the addresses of the node's name that have led nowhere.
     failures: Arc<AtomicUsize>,
+}
+
+/// The passwords of other servers.
+pub(crate) struct OtherSecrets {
+    /// Those of URLs.
+    pub(crate) of_urls: Secret,
+    /// The closure that returns others.
+    pub(crate) credentials: Option<AskCredentials>,
+}
+
+impl OtherSecrets {
+    /// All that are known by now.
+    pub(crate) fn all(&self) -> Secret {
+        let given = self.credentials.as_ref().map(AskCredentials::secret);
+        Secret::of_all([self.of_urls.clone(), given.unwrap_or_default()])
+    }
 }
 
 /// How the addresses of a name share the time of one try.
@@ -62,7 +81,25 @@ impl Peer {
             info,
             tls,
             credentials,
+            others: None,
             failures: Arc::default(),
+        }
+    }
+
+    /// Hides these passwords, too, in the texts of the server.
+    pub(crate) fn hiding(self, others: Arc<OtherSecrets>) -> Peer {
+        Peer {
+            others: Some(others),
+            ..self
+        }
+    }
+
+    /// The secrets that no text over a connection with this login may repeat.
+    pub(crate) fn secret(&self, login: Option<&Credentials>) -> Secret {
+        let own = Secret::of(login.map(|login| &*login.password));
+        match &self.others {
+            None => own,
+            Some(others) => Secret::of_all([own, others.all()]),
         }
     }
 
@@ -72,6 +109,7 @@ impl Peer {
             info,
             tls: Some(Ok(access)),
             credentials: None,
+            others: None,
             failures: Arc::default(),
         }
     }

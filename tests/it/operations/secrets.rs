@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redlock_sync::{Credentials, Redlock};
@@ -221,4 +222,62 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
             assert!(!text.contains(listed), "{text}");
         }
     });
+}
+
+/// All that is shown of a node whose sentinel, or whose Cluster's server, answers `text`, once it was asked.
+fn of_a_directory_that_answers(text: &'static str, url: fn(u16) -> String, in_url: bool) {
+    let is_given = Arc::new(AtomicBool::new(in_url));
+    let (answers, gives) = (is_given.clone(), is_given);
+    let port = Arc::new(Mutex::new(0));
+    let own = port.clone();
+    let fake = fake::Fake::new(move |words| match &words[0][..] {
+        b"SENTINEL" | b"CLUSTER" if answers.load(Ordering::Relaxed) => text.into(),
+        // Itself is the master, so that the closure is asked for its credentials.
+        b"SENTINEL" => {
+            let port = own.lock().unwrap().to_string();
+            format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    *port.lock().unwrap() = fake.port();
+    let options = match in_url {
+        true => options(),
+        false => options().credentials(move |_| {
+            gives.store(true, Ordering::Relaxed);
+            Ok::<_, String>(Credentials::new("hunter2").user("u"))
+        }),
+    };
+    let redlock = Redlock::new([url(fake.port())]).unwrap();
+    let redlock = redlock.with_options(options).unwrap();
+    eventually(&format!("{text:?} is shown"), || {
+        let errors = unavailable(redlock.try_acquire("a", TTL));
+        let report = redlock.check("probe").unwrap();
+        let inspection = redlock.inspect("a").unwrap();
+        let text = format!("{errors} {errors:?} {report} {report:?} {inspection:?} {redlock:?}");
+        assert!(!text.contains("hunter"), "{text}");
+        text.contains("***")
+    });
+}
+
+/// Sentinels have the password of the set (`auth-pass`), and their own.
+#[test]
+fn no_text_of_a_sentinel_or_of_a_clusters_server_repeats_a_password() {
+    let sentinel = |port| format!("redis+sentinel://u:hunter2@127.0.0.1:{port}/m");
+    let own = |port| format!("redis+sentinel://127.0.0.1:{port}/m?sentinel_password=hunter2");
+    let cluster = |port| format!("redis+cluster://u:hunter2@127.0.0.1:{port}");
+    let closure = |port| format!("redis+sentinel://127.0.0.1:{port}/m");
+    let of_cluster = |port| format!("redis+cluster://127.0.0.1:{port}");
+    for text in [
+        "-ERR bad auth-pass hunter2 for m\r\n",
+        "-ERR no: u%3Ah%75nter2@host\r\n",
+        // No RESP.
+        "auth-pass hunter2\r\n",
+    ] {
+        for url in [sentinel, own, cluster] {
+            of_a_directory_that_answers(text, url, true);
+        }
+        for url in [closure, of_cluster] {
+            of_a_directory_that_answers(text, url, false);
+        }
+    }
 }
