@@ -130,9 +130,9 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
     })
 }
 
-/// The value of a lock that its holder leaves for a time, as the scripts change it.
+/// The value of a lock that its holder leaves for a time, or goes on with, as the scripts change it.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn given_up(value: &[u8]) -> Vec<u8> {
+pub(crate) fn marked(value: &[u8], is_given_up: bool) -> Vec<u8> {
     let mut value = value.to_vec();
     let rest = value.get_mut(TOKEN..).unwrap_or_default();
     if let Some((MARK, behind)) = rest
@@ -141,7 +141,8 @@ pub(crate) fn given_up(value: &[u8]) -> Vec<u8> {
         && behind.len() >= Since::LENGTH
         && let Some(first) = behind.first_mut()
     {
-        *first |= Since::GIVEN_UP;
+        let mark = if is_given_up { Since::GIVEN_UP } else { 0 };
+        *first = *first & !Since::GIVEN_UP | mark;
     }
     value
 }
@@ -266,8 +267,9 @@ mod tests {
         let label = Label::parse(b"web-3:4711");
         for label in [label.as_ref(), None] {
             let held = pack(&token, at(TODAY), label);
-            let left = given_up(&held);
-            assert_eq!(given_up(&left), left);
+            let left = marked(&held, true);
+            assert_eq!(marked(&left, true), left);
+            assert_eq!(marked(&left, false)[..], held[..]);
             let [held, left] = [&held[..], &left].map(|value| parse(value, value.len()).unwrap());
             assert!(!held.since.is_given_up() && left.since.is_given_up());
             assert_eq!(left.since.time(), held.since.time());
@@ -287,7 +289,7 @@ mod tests {
         }
         // A bare token has no place for it, nor has other data.
         for value in [&[0xA7; TOKEN][..], b"", &[0xA7; 40], &[0xA7; 19]] {
-            assert_eq!(given_up(value), value);
+            assert_eq!(marked(value, true), value);
         }
     }
 

@@ -1446,3 +1446,60 @@ fn a_node_that_is_silent_or_talks_nonsense_fails_within_its_time() {
     let (code, out, err) = run(&mut command(&nodes, &["list"]));
     assert!(code == 0 && err.contains("scan"), "{out}{err}");
 }
+
+/// A process that it was handed to goes on with it.
+#[test]
+fn a_lock_that_was_left_and_is_extended_is_held_again() {
+    let servers = Server::several(3);
+    let [redlock, other] = [(); 2].map(|()| connected(&servers));
+    let names = redlock.several(["n", "m"]).unwrap();
+    let pool = redlock.semaphore("s", 3).unwrap();
+    let left = |name: &str, is_left: bool| {
+        eventually(&format!("{name} is left: {is_left}"), || {
+            let (_, seen) = json_of(&servers, &["inspect", "--json", name]);
+            let mut nodes = seen["nodes"].as_array().unwrap().iter();
+            nodes.all(|node| node["holders"][0]["has_left"] == is_left)
+        });
+    };
+    let leave = |lock: Lock, name: &str| {
+        let (token, validity) = (*lock.token(), lock.remaining());
+        lock.leak_for(TTL / 2).unwrap();
+        left(name, true);
+        (token, validity / 3)
+    };
+    let (token, validity) = leave(held_on_all(&redlock, &servers, "a"), "a");
+    let mut a = other.resume("a", token, validity).unwrap();
+    let (token, validity) = leave(names.acquire(TTL).unwrap(), "n");
+    let mut n = other
+        .several(["n", "m"])
+        .unwrap()
+        .resume(token, validity)
+        .unwrap();
+    let (token, validity) = leave(pool.acquire(TTL).unwrap(), "s");
+    let mut s = other
+        .semaphore("s", 3)
+        .unwrap()
+        .resume(token, validity)
+        .unwrap();
+    for (lock, name) in [(&mut a, "a"), (&mut n, "n"), (&mut s, "s")] {
+        lock.extend(TTL).unwrap();
+        left(name, false);
+        let text = says(&servers, &["inspect", name]).1;
+        assert!(!text.contains("left"), "{text}");
+    }
+    left("m", false);
+    eventually("a is old", || {
+        let (_, stuck, _) = listed(&servers, &["--stuck", "--older", "500ms"]);
+        stuck.iter().any(|one| one == "a 3 old")
+    });
+    for server in &servers {
+        let left: i64 = redis::from_redis_value(server.command(&["PTTL", "a"])).unwrap();
+        assert!(
+            left > 0 && u128::try_from(left).unwrap() <= TTL.as_millis(),
+            "{left}"
+        );
+    }
+    for lock in [a, n, s] {
+        lock.release().unwrap();
+    }
+}

@@ -331,31 +331,29 @@ impl Run<'_> {
         let Some((score, member)) = self.member(lock, found, id, guess) else {
             return Ok(self.instead_of_member(lock, found, guess));
         };
-        let ttl: i64 = needed(ttl)?;
-        let end = self.now() + ttl;
-        if shorten.is_empty() {
-            if score < end {
-                self.put(lock, &member, ttl)?;
-            }
-        } else {
-            self.shorten_member(lock, (score, &member), end)?;
-        }
+        let end = self.now() + needed::<i64>(ttl)?;
+        self.change_member(lock, (score, &member), end, !shorten.is_empty())?;
         Ok(needed::<i64>(member.get(9..12).unwrap_or_default())? + 1)
     }
 
-    /// Shortens a member to this end, and notes that its holder has given it up.
-    fn shorten_member(
+    /// Extends a member to this end, and its holder goes on; or shortens it, and its holder has given it up.
+    fn change_member(
         &mut self,
         lock: &[u8],
         (score, member): (i64, &[u8]),
         end: i64,
+        shortens: bool,
     ) -> Result<()> {
         let (head, value) = member.split_at_checked(12).unwrap_or((member, b""));
-        let left = [head, &lock_value::given_up(value)].concat();
-        if score > end || left != member {
-            self.put(lock, &left, score.min(end) - self.now())?;
+        let other = [head, &lock_value::marked(value, shortens)].concat();
+        let end = match shortens {
+            true => score.min(end),
+            false => score.max(end),
+        };
+        if score != end || other != member {
+            self.put(lock, &other, end - self.now())?;
         }
-        if left != member {
+        if other != member {
             self.zrem(lock, member)?;
             self.set_end(lock)?;
         }

@@ -88,8 +88,8 @@ impl Run<'_> {
         Ok(1)
     }
 
-    /// Gives a lock this ttl, unless that would shorten it; with `shortens` only if it does, and its holder has given it
-    /// up.
+    /// Gives a lock this ttl, unless that would shorten it, and its holder goes on; with `shortens` only if it does, and its
+    /// holder has given it up.
     pub(super) fn change_end(&mut self, lock: &[u8], ttl: i64, shortens: bool) -> Result<()> {
         let left = self.pttl(lock);
         let changes = match shortens {
@@ -99,10 +99,13 @@ impl Run<'_> {
         if changes {
             self.pexpire(lock, ttl)?;
         }
-        if shortens && let Ok(Some(value)) = self.get(lock) {
+        if let Ok(Some(value)) = self.get(lock) {
             let left = if changes { ttl } else { left };
-            // A hint, as everything that is for people.
-            let _ = self.set(lock, &lock_value::given_up(&value), Some(left), false);
+            let marked = lock_value::marked(&value, shortens);
+            if shortens || marked != value {
+                // A hint, as everything that is for people.
+                let _ = self.set(lock, &marked, Some(left), false);
+            }
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
--- Compare and extend; or compare and shorten (rule R55), which notes that the holder has given the lock up. Never creates a key
--- (rule R11). Extending never shortens its time (rule R12), and shortening never extends it.
+-- Compare and extend; or compare and shorten (rule R55), which notes that the holder has given the lock up, until it is extended.
+-- Never creates a key (rule R11). Extending never shortens its time (rule R12), and shortening never extends it.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token
@@ -20,5 +20,7 @@ if ARGV[3] and (left < 0 or left > ttl) or not ARGV[3] and left < ttl then
 end
 if ARGV[3] then
   give_up(KEYS[1], left)
+else
+  go_on(KEYS[1], value, left)
 end
 return 1

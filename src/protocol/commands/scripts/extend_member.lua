@@ -13,16 +13,13 @@ if not member then
 end
 local failed
 local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]
-if ARGV[4] then
-  local left = string.sub(member, 1, 12) .. given_up(string.sub(member, 13))
-  if last > new or left ~= member then
-    failed = put(left, math.min(last, new) - now)
-  end
-  if left ~= member and not failed then
-    redis.call('ZREM', name, member)
-    failed = set_end()
-  end
-elseif last < new then
-  failed = put(member, ARGV[3])
+local other = string.sub(member, 1, 12) .. marked(string.sub(member, 13), ARGV[4] and 128 or 0)
+local score = ARGV[4] and math.min(last, new) or math.max(last, new)
+if score ~= last or other ~= member then
+  failed = put(other, score - now)
+end
+if other ~= member and not failed then
+  redis.call('ZREM', name, member)
+  failed = set_end()
 end
 return failed or string.sub(member, 10, 12) + 1

@@ -1,8 +1,9 @@
 -- Locks on one or more names: how their scripts begin. The names come first among the keys.
 
+-- The value of a name that the token holds, or false.
 local function holds(name)
   local value = redis.pcall('GET', name)
-  return type(value) == 'string' and string.sub(value, 1, 20) == ARGV[1]
+  return type(value) == 'string' and string.sub(value, 1, 20) == ARGV[1] and value
 end
 -- What is there instead: -1 another holder, -2 nothing.
 local function instead(name)
