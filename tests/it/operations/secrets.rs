@@ -230,14 +230,16 @@ fn of_a_directory_that_answers(text: &'static str, url: fn(u16) -> String, in_ur
     let (answers, gives) = (is_given.clone(), is_given);
     let port = Arc::new(Mutex::new(0));
     let own = port.clone();
-    let fake = fake::Fake::new(move |words| match &words[0][..] {
-        b"SENTINEL" | b"CLUSTER" if answers.load(Ordering::Relaxed) => text.into(),
+    let fake = fake::Fake::ending(move |words| match &words[0][..] {
+        b"SENTINEL" | b"CLUSTER" if answers.load(Ordering::Relaxed) => Some(text.into()),
         // Itself is the master, so that the closure is asked for its credentials.
         b"SENTINEL" => {
             let port = own.lock().unwrap().to_string();
             format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
         }
-        _ => b"+OK\r\n".to_vec(),
+        // The next connection asks again.
+        b"SET" => None,
+        _ => Some(b"+OK\r\n".to_vec()),
     });
     *port.lock().unwrap() = fake.port();
     let options = match in_url {
