@@ -235,7 +235,8 @@ fn of_a_directory_that_answers(text: &'static str, url: fn(u16) -> String, in_ur
         // Itself is the master, so that the closure is asked for its credentials.
         b"SENTINEL" => {
             let port = own.lock().unwrap().to_string();
-            format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
+            let length = port.len();
+            Some(format!("*2\r\n$9\r\n127.0.0.1\r\n${length}\r\n{port}\r\n").into())
         }
         // The next connection asks again.
         b"SET" => None,
