@@ -151,8 +151,9 @@ mutants! {
     MovedForEver: R64 = "the server that a slot has moved to is remembered for ever",
     OwedOnce: R45 = "a release that follows its key is sent on once",
     ReleaseAtOldOwner: R45 = "a release that no call waits for does not follow its key",
-    // Found by the tests of `cluster_map`, `redirect` and `core`.
+    // Found by the tests of `cluster_map`, `redirect`, `core` and `known_server`.
     ReleaseWhereCallBegan: R65 = "a lock is released only at the servers that had its slot when its call began",
+    LaneKnowsNoServer: R66 = "a new lane's connection begins without what other lanes have learnt of the server",
     NamedForEver: R43 = "a server that the slot's master has named is believed for ever",
     RedirectIsFirstTry: R45 = "a server that does not have a lock, the end of which was carried out before it was sent there, has lost it",
     SitOutWithoutKeys: R45 = "a server that sits out is kept although another one has its keys",

@@ -8,13 +8,16 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
 use crate::net::driver::driver::Driver;
+use crate::net::driver::nodes::OtherLanes;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::Owed;
 use crate::protocol::calls::way::{self, Lead};
 use crate::protocol::commands::slots::{self, Endpoint, Map};
-use crate::protocol::node::debt::Debt;
+use crate::protocol::node::debt::{Debt, Redirected};
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
@@ -182,12 +185,7 @@ impl Lanes {
 
     fn add(&self, lanes: &mut Vec<Arc<Lane>>, places: Vec<Place>) -> Arc<Lane> {
         let (nodes, own) = (self.base.driver.nodes(), self.own.clone());
-        let send_on = move |places: &[Place], redirected| {
-            if let Some(lanes) = own.upgrade() {
-                lanes.send_on(places, redirected);
-            }
-        };
-        let nodes = nodes.to(places, &self.options, Box::new(send_on));
+        let nodes = nodes.to(places, &self.options, Box::new(own));
         let lane = Arc::new(Lane {
             shared: Shared::new(nodes),
             lanes: self.own.clone(),
@@ -357,6 +355,30 @@ impl Lanes {
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         let connected = results.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(connected.into_iter().flatten().next())
+    }
+}
+
+impl OtherLanes for Weak<Lanes> {
+    fn send_on(&self, from: &[Place], redirected: Vec<Redirected>) {
+        if let Some(lanes) = self.upgrade() {
+            lanes.send_on(from, redirected);
+        }
+    }
+
+    fn known_server(&self, node: usize, handshake: &Handshake) -> Option<KnownServer> {
+        let lanes = self.upgrade()?;
+        // Nothing is dropped meanwhile: a lane ends where no other lane's state is locked.
+        let known = lock(&lanes.known);
+        let mut latest: Option<KnownServer> = None;
+        for lane in &known.lanes {
+            let state = lane.driver.nodes().state();
+            let one = state.core.known_server(node);
+            let heard = latest.as_ref().and_then(KnownServer::heard_at);
+            if one.precedes(handshake) && one.heard_at() > heard {
+                latest = Some(one.clone());
+            }
+        }
+        latest
     }
 }
 

@@ -26,6 +26,8 @@ use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::debt::Redirected;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
+use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -58,13 +60,18 @@ pub(crate) struct Nodes {
     changed: Condvar,
     /// Whether no thread leads. Threads that look for that need not lock the state.
     lead_is_vacant: AtomicBool,
-    /// Gets the debts whose keys the servers of the nodes do not have. `None`: they have all keys.
-    send_on: Option<SendOn>,
+    /// `None`: the servers of the nodes have all keys.
+    lanes: Option<Box<dyn OtherLanes>>,
 }
 
-/// Sends debts on that servers at these places have redirected.
-pub(crate) type SendOn =
-    Box<dyn Fn(&[Place], Vec<Redirected>) + Send + Sync + UnwindSafe + RefUnwindSafe>;
+/// The other connections to servers of the same nodes.
+pub(crate) trait OtherLanes: Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// Sends debts on that servers at these places have redirected.
+    fn send_on(&self, from: &[Place], redirected: Vec<Redirected>);
+
+    /// The latest that they have learnt of this server of a node, or of the one before (rule R66).
+    fn known_server(&self, node: usize, handshake: &Handshake) -> Option<KnownServer>;
+}
 
 struct Guards {
     each: Vec<Option<Guard>>,
@@ -107,9 +114,14 @@ impl Nodes {
     }
 
     /// Nodes that lead to some of these nodes' servers.
-    pub(crate) fn to(&self, places: Vec<Place>, options: &Options, send_on: SendOn) -> Nodes {
+    pub(crate) fn to(
+        &self,
+        places: Vec<Place>,
+        options: &Options,
+        lanes: Box<dyn OtherLanes>,
+    ) -> Nodes {
         let (trust, observer) = (self.trust.clone(), self.observer.clone());
-        Nodes::at(places, trust, options, observer, Some(send_on))
+        Nodes::at(places, trust, options, observer, Some(lanes))
     }
 
     fn at(
@@ -117,7 +129,7 @@ impl Nodes {
         trust: Trust,
         options: &Options,
         observer: Observer,
-        send_on: Option<SendOn>,
+        lanes: Option<Box<dyn OtherLanes>>,
     ) -> Nodes {
         let guards = places
             .iter()
@@ -159,7 +171,7 @@ impl Nodes {
             state: Mutex::new(state),
             changed: Condvar::new(),
             lead_is_vacant: AtomicBool::new(true),
-            send_on,
+            lanes,
         }
     }
 
@@ -400,8 +412,8 @@ impl Nodes {
         let redirected = std::mem::take(&mut state.core.redirected);
         // Not with the state: the last of the nodes may end here.
         drop(state);
-        if let Some(send_on) = &self.send_on {
-            send_on(&self.places, redirected);
+        if let Some(lanes) = &self.lanes {
+            lanes.send_on(&self.places, redirected);
         }
         (self.state(), clock::instant())
     }

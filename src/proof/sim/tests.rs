@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 18] = [
+const ELSEWHERE: [Mutant; 19] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -60,6 +60,7 @@ const ELSEWHERE: [Mutant; 18] = [
     Mutant::MovedBeatsMap,
     Mutant::ReleaseWhereCallBegan,
     Mutant::NamedForEver,
+    Mutant::LaneKnowsNoServer,
     Mutant::SitOutWithoutKeys,
     Mutant::NamedIsAnyServer,
 ];

@@ -12,8 +12,8 @@ use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
 /// The server behind a node's address, which outlives connections.
-#[derive(Default)]
-pub(super) struct KnownServer {
+#[derive(Clone, Default)]
+pub(crate) struct KnownServer {
     /// How long the server gives no votes after its start.
     guard: Option<Guard>,
     /// The last record of this server, or of its predecessor.
@@ -40,6 +40,47 @@ impl KnownServer {
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         self.guard.is_some()
+    }
+
+    /// When it was last heard. `None`: it is not known yet.
+    pub(crate) fn heard_at(&self) -> Option<Instant> {
+        self.previous.as_ref().map(|previous| previous.heard)
+    }
+
+    /// Whether this is about the server, or about one that had the same address: in a Redis Cluster the keys go to
+    /// another server while both go on.
+    pub(crate) fn precedes(&self, handshake: &Handshake) -> bool {
+        let previous = self.previous.as_ref();
+        let run_id = handshake.run_id.as_deref();
+        previous.is_some_and(|one| {
+            !handshake.routed || run_id.is_some() && one.run_id.as_deref() == run_id
+        })
+    }
+
+    /// Takes over what another connection of this program has learnt of the server, or of the one before (rule R66).
+    pub(super) fn learn(&mut self, other: &KnownServer) {
+        let Some(theirs) = other.previous.as_ref() else {
+            return;
+        };
+        if mutant(Mutant::LaneKnowsNoServer) {
+            return;
+        }
+        match &mut self.previous {
+            Some(own) if !own.is_other(theirs.run_id.as_deref()) => {
+                own.heard = own.heard.max(theirs.heard);
+            }
+            // The other one may have been connected to a server before this one was, or to the next one since.
+            own if own.as_ref().is_none_or(|own| own.heard < theirs.heard) => {
+                *self = KnownServer {
+                    guard: self.guard,
+                    step_is_new: false,
+                    replaced: self.replaced || own.is_some(),
+                    quarantine_reported: self.quarantine_reported,
+                    ..other.clone()
+                };
+            }
+            _ => {}
+        }
     }
 
     /// Notes that a new connection leads to the server.
@@ -258,6 +299,95 @@ mod tests {
             let votes = server.forgets().unwrap().votes;
             let left = [votes.held, votes.all].map(|at| (at - now).as_secs());
             assert_eq!(left, expected, "{history}, {lossless}, {routed}");
+        }
+    }
+
+    /// Bob's first lane has used a server. Its clock is set, or another server takes its place, before his second lane is
+    /// connected there.
+    #[test]
+    fn another_lane_s_record_of_a_server_counts() {
+        let start = clock::instant();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let connected = |run_id: &str, seconds: u64, ahead: u64, routed| Handshake {
+            run_id: Some(run_id.into()),
+            uptime: Some((Duration::from_secs(1000), at(seconds))),
+            witness: Some(Witness {
+                evidence: Evidence::Value(Vec::new()),
+                identity: Identity::new(Some(run_id), Some("h"), 0).unwrap(),
+                age: Duration::from_secs(1000),
+                calm: true,
+                lossless: true,
+                clock: Some(ClockReading {
+                    time_of_day: Duration::from_secs(seconds + ahead),
+                    sent: at(seconds),
+                    received: at(seconds),
+                }),
+            }),
+            routed,
+            ..Handshake::default()
+        };
+        let new = || KnownServer::new(Some(Guard::new(Duration::from_secs(30), 3)));
+        let votes = |server: &KnownServer, seconds| server.standing(at(seconds)) == Standing::Votes;
+        // The first lane notices the change before the second lane is connected, or does not; the second one is new, or
+        // has been idle.
+        for (run_id, ahead, routed, expected) in [
+            ("r", 0, false, true),
+            ("r", 12, false, false),
+            ("r", 12, true, false),
+            ("s", 0, false, false),
+            // Its keys have moved to another server, of which nothing is known.
+            ("s", 12, true, true),
+        ] {
+            for (notices, idle, mutated) in [
+                (false, false, None),
+                (true, false, None),
+                (false, true, None),
+                (true, true, None),
+                (false, false, Some(Mutant::LaneKnowsNoServer)),
+            ] {
+                let (mut first, mut second) = (new(), new());
+                if idle {
+                    second.connected(&connected("r", 0, 0, routed));
+                }
+                first.connected(&connected("r", 1, 0, routed));
+                if notices {
+                    first.connected(&connected(run_id, 2, ahead, routed));
+                }
+                let handshake = connected(run_id, 3, ahead, routed);
+                let case = format!("{run_id} {ahead} {routed} {notices} {idle} {mutated:?}");
+                crate::protocol::mutants::set_mutant(mutated);
+                if first.precedes(&handshake) {
+                    second.learn(&first);
+                }
+                second.connected(&handshake);
+                crate::protocol::mutants::set_mutant(None);
+                assert_eq!(votes(&second, 4), expected || mutated.is_some(), "{case}");
+                assert!(votes(&second, 40), "{case}");
+            }
+        }
+    }
+
+    /// Locks that a server granted until another took its place end after the last reply that any lane had.
+    #[test]
+    fn the_last_reply_to_any_lane_counts() {
+        let now = clock::instant();
+        let guard = Some(Guard::new(Duration::from_secs(30), 3));
+        let server = |heard: Instant| KnownServer {
+            previous: Some(PreviousServer {
+                run_id: Some("r".into()),
+                heard,
+                votes: VotesFrom {
+                    held: now,
+                    all: now,
+                },
+            }),
+            ..KnownServer::new(guard)
+        };
+        let later = now + Duration::from_secs(9);
+        for (own, theirs) in [(now, later), (later, now)] {
+            let mut own = server(own);
+            own.learn(&server(theirs));
+            assert_eq!(own.heard_at(), Some(later));
         }
     }
 }

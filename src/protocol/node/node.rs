@@ -113,6 +113,16 @@ impl Node {
         }
     }
 
+    /// All that is known of its server.
+    pub(crate) fn record(&self) -> &KnownServer {
+        &self.server
+    }
+
+    /// Takes over what is known of the node's server elsewhere.
+    pub(crate) fn inherit(&mut self, known: &KnownServer) {
+        self.server.learn(known);
+    }
+
     /// Whether operations are sent to the node.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support;
 
 use redlock_sync::{Options, Redlock};
+use support::clusters::Cluster;
 use support::watchdog::TempDir;
 use support::*;
 
@@ -195,4 +196,40 @@ fn a_clock_that_is_set_back_or_that_may_not_be_read_keeps_no_lock_from_being_gra
 fn take_and_release(redlock: &Redlock) {
     let lock = redlock.try_acquire("a", S).unwrap();
     lock.expect("it is free").release().unwrap();
+}
+
+/// Beside a Redis Cluster, each of its shards has connections of its own to the other nodes. Those for one shard are made
+/// only after the step.
+#[test]
+fn a_clock_beside_a_cluster_that_is_set_forward_is_noticed_by_the_connections_for_another_shard() {
+    let Some((_dir, nodes)) = nodes("clocks beside a Cluster", 2) else {
+        return;
+    };
+    let cluster = Cluster::masters(2);
+    let urls = || {
+        let nodes = nodes.iter().map(|node| node.server.url());
+        nodes.chain([cluster.url()])
+    };
+    let client = || {
+        let options = unhurried().restart_guard(MAX_TTL).wait(Duration::ZERO);
+        let redlock = Redlock::new(urls()).unwrap();
+        redlock.with_options(options).unwrap()
+    };
+    let on_both = |redlock: &Redlock, name: &str| {
+        let mut held = None;
+        eventually("both nodes vote", || {
+            held = redlock.try_acquire(name, MAX_TTL).ok().flatten();
+            held.is_some() && nodes.iter().all(|node| node.server.exists(name))
+        });
+        held.unwrap()
+    };
+    let [ann, bob] = [0, 1].map(|_| client());
+    let (first, second) = (cluster.name(0), cluster.name(1));
+    on_both(&bob, &first).release().unwrap();
+    let held = on_both(&ann, &second);
+    nodes.iter().for_each(|node| node.set_forward(12));
+    let other = bob.try_acquire(&second, MAX_TTL);
+    assert!(held.is_valid());
+    let text = unavailable(other).to_string();
+    assert!(text_of_step(&text), "{text}");
 }

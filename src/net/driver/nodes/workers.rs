@@ -72,7 +72,12 @@ impl Nodes {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
+        let lanes = self.lanes.as_ref().zip(handshake.as_ref().ok());
+        let known = lanes.and_then(|(lanes, handshake)| lanes.known_server(node, handshake));
         let mut state = self.state();
+        if let Some(known) = known {
+            state.core.learn(node, &known);
+        }
         if state.core.connected(node, handshake, clock::instant())
             && let Some(not_adopted) = state.not_adopted.get_mut(node)
         {

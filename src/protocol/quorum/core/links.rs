@@ -10,6 +10,7 @@ use crate::errors::cause::{Cause, Limit};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::directory::LastWord;
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::node::task::NodeTask;
 use crate::protocol::node::node::{Link, Node};
 use crate::protocol::node::standing::SitsOut;
@@ -76,6 +77,16 @@ impl<W> Core<W> {
                 false
             }
         }
+    }
+
+    /// A node's server, for other lanes.
+    pub(crate) fn known_server(&self, at: usize) -> &KnownServer {
+        self.nodes[at].record()
+    }
+
+    /// Takes over what another lane has learnt of a node's server (rule R66).
+    pub(crate) fn learn(&mut self, at: usize, known: &KnownServer) {
+        self.nodes[at].inherit(known);
     }
 
     /// Another node that is connected to the same server.
