@@ -1,6 +1,7 @@
 //! Work that is done once in a period, by the mark that `lock/once` writes.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
@@ -21,8 +22,8 @@ impl Redlock {
     /// it. `Ok(None)`: it was done within the period, which begins when the work does.
     ///
     /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
-    /// is written while the lock is held, and not by a holder that comes too late. Where a majority of the nodes loses
-    /// its data, the work is done again: at least once, not at most once. `redlock run --once-per` does the same.
+    /// is written while the lock is held, and not by a holder that comes too late. Where nodes lose
+    /// their data, the work may be done again: at least once, not at most once. `redlock run --once-per` does the same.
     ///
     /// # Errors
     ///
@@ -60,7 +61,11 @@ impl Redlock {
             return Ok(None);
         }
         let result = work(&kept)?;
-        kept.mark_done(period, begun.elapsed_at(Point::now()))?;
+        let took = begun.elapsed_at(Point::now());
+        mark_patiently(&kept, period, took, |pause| {
+            thread::sleep(pause);
+            true
+        })?;
         kept.release()?;
         Ok(Some(result))
     }
@@ -88,6 +93,32 @@ impl Redlock {
             }));
         }
         done::last(found).map_err(|()| Error::Unavailable(NodeErrors::new(errors, None)))
+    }
+}
+
+/// Between two tries to mark work as done.
+const PAUSE: Duration = Duration::from_millis(200);
+/// For so long the nodes are tried at least, if the lock is kept for so long.
+const LONGER: Duration = Duration::from_secs(10);
+
+/// Marks work that has succeeded as done. Nodes that are away for a moment are tried again as long as the lock was valid
+/// when the work ended, since without the mark the work is done twice. `pause` returns whether to go on.
+pub fn mark_patiently(
+    kept: &KeptLock,
+    period: Duration,
+    took: Duration,
+    pause: impl Fn(Duration) -> bool,
+) -> Result<(), Error> {
+    let (began, longest) = (Point::now(), kept.remaining().max(LONGER));
+    loop {
+        match kept.mark_done(period, took) {
+            Err(Error::Unavailable(nodes)) if !nodes.is_permanent() => {
+                if began.elapsed_at(Point::now()) >= longest || !pause(PAUSE) {
+                    return Err(Error::Unavailable(nodes));
+                }
+            }
+            result => return result,
+        }
     }
 }
 

@@ -142,3 +142,19 @@ fn a_lock_whose_nodes_are_down_is_named_without_a_long_wait() {
         assert!(text.contains("node 1") && text.contains("node 2"), "{text}");
     }
 }
+
+/// Its nodes refuse the mark for longer than a moment, and the lock outlives that.
+#[test]
+fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
+    let (fleet, dir) = (Fleet::new(1), TempDir::new());
+    let ends = dir.path().join("ends");
+    let options = ["--ttl", "60s", "--once-per", "1h"];
+    let mut child = run_until(&fleet, &options, &ends);
+    refuse(&fleet, &ends);
+    std::thread::sleep(Duration::from_secs(2));
+    set_replicas(&fleet, "0");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(said(&mut child), "");
+    let next = ["run", "--once-per", "1h", "-E", "0", "shop:report", "false"];
+    assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
+}

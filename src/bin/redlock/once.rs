@@ -1,19 +1,17 @@
 //! `redlock run --once-per`: whether COMMAND need not run, and the mark that it has succeeded.
 
-use std::thread;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use log::info;
-use redlock_sync::{Error, KeptLock, Redlock};
+use redlock_sync::command::mark_patiently;
+use redlock_sync::{KeptLock, Redlock};
 
 use crate::job::Job;
 use crate::last::shown;
 use crate::metrics::Outcome;
+use crate::signals::asks_to_end;
 use crate::{End, failed, report};
-
-/// How often it is tried to mark COMMAND as done, and the pause between two tries.
-const MARKS: u32 = 5;
-const MARK_PAUSE: Duration = Duration::from_millis(200);
 
 /// How this ends if COMMAND need not run: a host has run it within `--once-per`, or that cannot be seen.
 pub(crate) fn done_already(
@@ -34,16 +32,18 @@ pub(crate) fn done_already(
     Some((End::Code(job.conflict), Outcome::Done))
 }
 
-/// Marks COMMAND as done. Some tries are made: it has run, whatever the nodes answer.
-pub(crate) fn mark_done(kept: &KeptLock, period: Duration, held: Duration) {
-    let mut tries = 0;
-    while let Err(error) = kept.mark_done(period, held) {
-        tries += 1;
-        if tries == MARKS || !matches!(error, Error::Unavailable(_)) {
-            return report(format_args!(
-                "COMMAND has succeeded, and could not be marked as done, so it may run once more: {error}"
-            ));
-        }
-        thread::sleep(MARK_PAUSE);
+/// Marks COMMAND as done, and tries that as long as the library does: COMMAND has run. A signal that asks us to end ends
+/// the tries.
+pub(crate) fn mark_done(
+    kept: &KeptLock,
+    period: Duration,
+    held: Duration,
+    signals: &Receiver<i32>,
+) {
+    let pause = |pause| !signals.recv_timeout(pause).is_ok_and(asks_to_end);
+    if let Err(error) = mark_patiently(kept, period, held, pause) {
+        report(format_args!(
+            "COMMAND has succeeded, and could not be marked as done, so it may run once more: {error}"
+        ));
     }
 }

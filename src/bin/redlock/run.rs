@@ -100,7 +100,7 @@ fn locked(
         return Ok((End::Code(LOST), Outcome::Lost));
     };
     if let (Some(period), End::Code(0)) = (job.once_per, end) {
-        mark_done(&kept, period, held);
+        mark_done(&kept, period, held, &signals);
     }
     let given_up = give_up((job, redlock), kept, held, end, &signals);
     let lost = given_up != end && given_up == End::Code(LOST);

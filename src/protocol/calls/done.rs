@@ -20,7 +20,10 @@ pub(crate) fn mark(lease: &Lease, period: Duration, run: &LastRun, now: Point) -
         return None;
     }
     let rest = period.saturating_sub(run.took()).as_millis();
-    let rest = u64::try_from(rest).unwrap_or(u64::MAX >> 12).max(1);
+    // Servers refuse an expiry beyond a signed 64-bit number of milliseconds.
+    let rest = u64::try_from(rest)
+        .unwrap_or(u64::MAX)
+        .clamp(1, u64::MAX >> 12);
     let op = Op::new(Action::Done(rest, run.pack().into()), lease.key.clone());
     Some(op.until(Some(lease.expires(now))))
 }
@@ -67,6 +70,10 @@ mod tests {
         // The period begins with the work.
         assert_eq!(rest(60 * S, start), Some(55_000));
         assert_eq!(rest(S, start), Some(1));
+        assert_eq!(
+            rest(Duration::from_millis(1 << 63), start),
+            Some(u64::MAX >> 12)
+        );
         let late = later(start, 10 * S);
         assert_eq!(rest(60 * S, late), None);
         set_mutant(Some(Mutant::MarkAfterDeadline));
