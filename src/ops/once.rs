@@ -103,6 +103,10 @@ const LONGER: Duration = Duration::from_secs(10);
 
 /// Marks work that has succeeded as done. Nodes that are away for a moment are tried again as long as the lock was valid
 /// when the work ended, since without the mark the work is done twice. `pause` returns whether to go on.
+///
+/// # Errors
+///
+/// The errors of [`KeptLock::mark_done`].
 pub fn mark_patiently(
     kept: &KeptLock,
     period: Duration,
