@@ -31,6 +31,7 @@ pub(crate) mod list;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod literal;
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod once;
 pub(crate) mod query;
 pub(crate) mod replicas;
