@@ -34,8 +34,7 @@ pub fn list(
     list::list(redlock, pattern, &mut progress)
 }
 
-/// This report, with a warning for each node that was started within this time and may have forgotten a lock that is still held. For programs that
-/// do not use the restart guard; they need no more than [`NodeFacts::uptime`](crate::NodeFacts::uptime) for that.
+/// This report for `redlock doctor --max-ttl`. Programs need no more than [`NodeFacts::uptime`](crate::NodeFacts::uptime).
 pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
     report.for_ttls_up_to(max_ttl)
 }

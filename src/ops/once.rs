@@ -22,8 +22,10 @@ impl Redlock {
     /// it. `Ok(None)`: it was done within the period, which begins when the work does.
     ///
     /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
-    /// is written while the lock is held, and not by a holder that comes too late. Where nodes lose
-    /// their data, the work may be done again: at least once, not at most once. `redlock run --once-per` does the same.
+    /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
+    /// for now, that is tried again for as long as the lock is valid. Where nodes lose their data, or are away when the
+    /// mark is written or looked for, until no majority is left that has it, the work is done again: at least once, not
+    /// at most once. `redlock run --once-per` does the same.
     ///
     /// # Errors
     ///
@@ -98,11 +100,12 @@ impl Redlock {
 
 /// Between two tries to mark work as done.
 const PAUSE: Duration = Duration::from_millis(200);
-/// For so long the nodes are tried at least, if the lock is kept for so long.
+/// How long that is tried at least, if the lock is renewed meanwhile: its ttl may be shorter than a server is busy.
 const LONGER: Duration = Duration::from_secs(10);
 
-/// Marks work that has succeeded as done. Nodes that are away for a moment are tried again as long as the lock was valid
-/// when the work ended, since without the mark the work is done twice. `pause` returns whether to go on.
+/// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or
+/// refuse it for now, are tried again: for as long as the lock was still valid when the work ended. No other program can do
+/// the work meanwhile. `pause` returns whether to go on.
 ///
 /// # Errors
 ///

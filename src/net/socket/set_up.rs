@@ -99,9 +99,8 @@ impl SetUp {
             commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
         }
         let needed = commands.len();
-        let before_look = commands.len();
         commands.extend(look(purpose));
-        let look = before_look + 1..commands.len() + 1;
+        let look = needed + 1..commands.len() + 1;
         let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         if locks {
             for script in SCRIPTS {

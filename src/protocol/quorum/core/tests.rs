@@ -42,6 +42,17 @@ impl World {
         }
     }
 
+    /// A node that is connected, to which an acquire is being written.
+    fn sending() -> World {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.acquire();
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        world.output();
+        world
+    }
+
     fn acquire(&mut self) {
         self.acquire_until(None);
     }
@@ -432,12 +443,7 @@ fn a_thread_that_has_panicked_is_replaced() {
     let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     // Which bytes were written is uncertain.
-    let mut world = World::new();
-    world.begin_to_connect();
-    world.connected(Ok(()));
-    world.acquire();
-    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
-    world.output();
+    let mut world = World::sending();
     world.core.deserted(ThreadRole::Leader, world.now);
     let (_, answer) = world.core.answers.pop().unwrap();
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));

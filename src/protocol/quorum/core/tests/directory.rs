@@ -91,12 +91,7 @@ fn what_a_connection_brings_after_it_was_ended_does_not_hide_why_it_was_ended() 
         Input::Sent(Err(ended())),
     ];
     for late in late {
-        let mut world = World::new();
-        world.begin_to_connect();
-        world.connected(Ok(()));
-        world.acquire();
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
-        world.output();
+        let mut world = World::sending();
         world.input(Input::Moved("h:2".into()));
         world.input(late);
         let cause = world.core.nodes[0].cause().unwrap();
