@@ -44,22 +44,20 @@
 //! # }
 //! ```
 //!
-//! Every host asks, one does the work: a lock that is not released, but [left](Lock::leak) to end with its ttl.
-//! Otherwise a host whose clock is behind would do the work again.
+//! Every host asks, one does the work with success, once in 20 hours. If it fails, or its process dies, the next one does it:
 //!
 //! ```no_run
-//! # use redlock_sync::Redlock;
+//! # use redlock_sync::{Error, Redlock};
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
-//! # fn work() {}
-//! if let Some(lock) = redlock.try_acquire("shop:nightly", Duration::from_secs(600))? {
-//!     work();
-//!     lock.leak();
-//! }
+//! # fn import() -> Result<(), Error> { Ok(()) }
+//! let (period, ttl) = (Duration::from_secs(20 * 3600), Duration::from_secs(30));
+//! redlock.once_per("shop:nightly", period, ttl, |_lock| import())?;
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! At most one mail to a user every five seconds, from all hosts together:
+//! At most one mail to a user every five seconds, from all hosts together: a lock that is not released, but
+//! [left](Lock::leak) to end with its ttl.
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
