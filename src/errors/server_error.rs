@@ -135,10 +135,10 @@ impl Meaning {
         )
     }
 
-    /// Whether the server may well carry out later, over the same connection, what it refused. (Without memory it still
-    /// does much for others.)
+    /// Whether the server may well carry out later, over the same connection, what it refused. True when in doubt: the error
+    /// of a proxy whose server is away has any words. (Without memory a server still does much for others.)
     pub(crate) fn passes(self) -> bool {
-        self.is_not_now() || self == OutOfMemory
+        !self.is_final() && !matches!(self, WrongType | NoScript)
     }
 
     /// Whether the server is a replica, which another server may have replaced by now (rule R38).
@@ -325,8 +325,15 @@ mod tests {
             assert!(Meaning::of(text).is_not_now(), "{text}");
             assert!(Meaning::of(text).passes(), "{text}");
         }
-        let full = Meaning::of("OOM command not allowed when used memory > 'maxmemory'.");
-        assert!(!full.is_not_now() && full.passes());
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            // Proxies.
+            "ERR Connection timed out",
+            "upstream failure",
+        ] {
+            let meaning = Meaning::of(text);
+            assert!(!meaning.is_not_now() && meaning.passes(), "{text}");
+        }
         for text in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "NOPERM this user has no permissions to run the 'eval' command",

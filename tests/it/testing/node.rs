@@ -158,6 +158,22 @@ fn an_error_that_is_for_good_is_not_waited_for() {
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
+/// A proxy answers so while its server is away. The program does nothing more, and the name is free long before the ttl ends.
+#[test]
+fn a_release_that_is_refused_in_unknown_words_is_repeated() {
+    for error in ["ERR Connection timed out", "upstream failure", "ERR"] {
+        let nodes = three();
+        let redlock = client(&nodes);
+        let lock = redlock.acquire("a", Duration::from_secs(3600)).unwrap();
+        let refused = || nodes.iter().all(|node| node.requests().release > 0);
+        all(&nodes, |node| node.refuse(error));
+        drop(lock);
+        eventually(error, refused);
+        all(&nodes, Node::recover);
+        eventually(error, || nodes.iter().all(|node| node.locks().is_empty()));
+    }
+}
+
 #[test]
 fn an_answer_that_comes_too_late_does_not_count_and_what_it_granted_is_undone() {
     let nodes = three();

@@ -120,7 +120,8 @@ impl<W> Core<W> {
         command: Command,
         now: Instant,
     ) -> bool {
-        if command.awaited == Awaited::AsProbe && !Meaning::of(reply.error()).passes() {
+        let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
+        if command.awaited == Awaited::AsProbe && !passes {
             self.nodes[at].retry_deferred();
         }
         let shortens = |slot| matches!(self.operations[slot].op.action, Action::Shorten(_));
