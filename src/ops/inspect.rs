@@ -2,7 +2,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::{Redlock, checked};
@@ -11,12 +10,9 @@ use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::ops::waiters::Waiters;
-use crate::protocol::calls::redirect::Hops;
 use crate::protocol::commands::means::{self, Means};
-use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::INSPECT;
-use crate::protocol::commands::slots;
-use crate::values::clock;
 use crate::values::lock_value;
 
 const _: () = assert!(
@@ -30,8 +26,8 @@ impl Redlock {
     /// [`try_acquire`](Redlock::try_acquire) for that.
     ///
     /// The call changes nothing, and uses its own connections, which end with it; each node has
-    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and
-    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need. Nodes that
+    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected (a set whose sentinels do not answer has two
+    /// seconds more) and [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need. Nodes that
     /// are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
     ///
     /// # Errors
@@ -55,42 +51,19 @@ impl Redlock {
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let resource = checked(resource.as_ref())?;
         let key = self.options().prefix.key(&resource);
-        let places = self.places_of(&resource);
         let asked = key.to_vec();
-        let answers = self.query(&places, 1, move |query| look(query, &asked, false));
-        let answers = self.follow(&places, &key, answers);
-        let waiters = answers.iter().flatten().filter_map(|(_, waiters)| *waiters);
+        let answers = self.query_key(&key, move |query, asking| look(query, &asked, asking));
+        let looked = answers
+            .iter()
+            .filter_map(|(_, answer)| answer.as_ref().ok());
+        let waiters = looked.filter_map(|(_, waiters)| *waiters);
         let waiters = waiters.reduce(Waiters::and);
-        let nodes = places.iter().zip(answers).enumerate();
-        let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
+        let nodes = answers.into_iter().enumerate();
+        let nodes = nodes.map(|(node, (place, answer))| inspected(node, &place, answer));
         Ok(Inspection {
             nodes: nodes.collect(),
             waiters,
         })
-    }
-}
-
-impl Redlock {
-    /// Replaces refusals of servers that do not have the key by the answers of the servers that do.
-    fn follow(&self, places: &[Place], key: &[u8], mut answers: Vec<Looked>) -> Vec<Looked> {
-        let slot = slots::slot(key);
-        for (place, answer) in places.iter().zip(&mut answers) {
-            let mut asked = place.clone();
-            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().1);
-            while let Err(Cause::Refused(text)) = answer
-                && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
-                && let Some(server) = elsewhere.to(slot).and_then(|to| place.server(to))
-                && let Some(pause) = hops.next(clock::instant())
-            {
-                std::thread::sleep(pause);
-                asked = server;
-                let (key, server) = (key.to_vec(), std::slice::from_ref(&asked));
-                let asking = matches!(elsewhere.hint, Hint::Asks(..));
-                let mut answered = self.query(server, 1, move |query| look(query, &key, asking));
-                *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
-            }
-        }
-        answers
     }
 }
 
@@ -115,7 +88,7 @@ fn inspected(node: usize, place: &Place, answer: Looked) -> (String, NodeState) 
 fn look(query: &mut Query, key: &[u8], asking: bool) -> Looked {
     let queue = Waiters::key(key);
     let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
-    let [reply, queue] = ask(query, [inspect, &Waiters::question(&queue)], asking)?;
+    let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;
     let waiters = Waiters::of_reply(&queue);
     let refused = match reply {
         Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => text,
@@ -139,36 +112,13 @@ fn look_natively(
     let last = lock_value::LONGEST.to_string();
     let [begin, left]: [&[&[u8]]; 2] =
         [&[b"GETRANGE", key, b"0", last.as_bytes()], &[b"PTTL", key]];
-    let replies = ask(query, [begin, left], asking)?;
+    let replies = query.ask_each([begin, left], asking)?;
     match replies {
         [Reply::Error(text), _] if Meaning::of(&text).concerns_rights() => {
-            seen_natively(ask(query, [&[b"GET", key], left], asking)?)
+            seen_natively(query.ask_each([&[b"GET", key], left], asking)?)
         }
         replies => seen_natively(replies),
     }
-}
-
-fn ask<const N: usize>(
-    query: &mut Query,
-    commands: [&[&[u8]]; N],
-    asking: bool,
-) -> Result<[Reply; N], Cause> {
-    let mut bytes = Vec::new();
-    if !asking {
-        for command in commands {
-            resp::pack(&mut bytes, &[command], None);
-        }
-        return query.ask(&bytes);
-    }
-    let mut replies = [const { Reply::Other }; N];
-    for (reply, command) in replies.iter_mut().zip(commands) {
-        bytes.clear();
-        resp::pack(&mut bytes, &[&[b"ASKING"]], None);
-        resp::pack(&mut bytes, &[command], None);
-        let [_, answered] = query.ask(&bytes)?;
-        *reply = answered;
-    }
-    Ok(replies)
 }
 
 /// The state of a lock, by the beginning of its key's value and the ttl.

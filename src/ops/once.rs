@@ -11,7 +11,7 @@ use crate::lock::redlock::{Redlock, checked};
 use crate::ops::query::Query;
 use crate::protocol::calls::done;
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::resp::Reply;
 use crate::values::clock::Point;
 use crate::values::last_run::{self, LastRun};
 
@@ -23,9 +23,10 @@ impl Redlock {
     ///
     /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
-    /// for now, that is tried again for as long as the lock is valid. Where nodes lose their data, or are away when the
-    /// mark is written or looked for, until no majority is left that has it, the work is done again: at least once, not
-    /// at most once. `redlock run --once-per` does the same.
+    /// for now, that is tried again for as long as the lock is valid. A node that is away then does not get the mark later,
+    /// and one that loses its data loses the mark. As long as a majority has it, it is found. If fewer have it, and none of
+    /// these is among the nodes that answer the next call, the work is done again: at least once, not at most once.
+    /// `redlock run --once-per` does the same.
     ///
     /// # Errors
     ///
@@ -82,11 +83,10 @@ impl Redlock {
     pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
         let resource = checked(resource.as_ref())?;
         let key = self.options().prefix.key(&resource);
-        let places = self.places_of(&resource);
         let mark = Companion::Done.key(&key).concat();
-        let answers = self.query(&places, 1, move |query| look(query, &mark));
+        let answers = self.query_key(&key, move |query, asking| look(query, &mark, asking));
         let (mut found, mut errors) = (Vec::new(), Vec::new());
-        for (node, (place, answer)) in places.iter().zip(answers).enumerate() {
+        for (node, (place, answer)) in answers.into_iter().enumerate() {
             found.push(answer.as_ref().ok().cloned());
             errors.extend(answer.err().map(|cause| NodeError {
                 node,
@@ -129,13 +129,9 @@ pub fn mark_patiently(
     }
 }
 
-/// The mark on one node.
-fn look(query: &mut Query, mark: &[u8]) -> Result<Option<LastRun>, Cause> {
-    let mut bytes = Vec::new();
-    for command in [[&b"GET"[..], mark], [b"PTTL", mark]] {
-        resp::pack(&mut bytes, &[&command], None);
-    }
-    let [value, left] = query.ask(&bytes)?;
+/// The mark on one node. `asking`: the slot of the key is on its way to the node.
+fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>, Cause> {
+    let [value, left] = query.ask_each([&[b"GET", mark], &[b"PTTL", mark]], asking)?;
     let value = match value {
         Reply::Nil => return Ok(None),
         Reply::Bulk(value) if value.len() <= last_run::LONGEST => value,

@@ -5,16 +5,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::errors::cause::{Cause, Limit};
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::{SendPart, Terms, ask_each};
 use crate::net::place::directory::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::commands::resp::Reply;
+use crate::protocol::calls::redirect::Hops;
+use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots;
 use crate::values::clock;
 
@@ -76,6 +79,30 @@ impl Query {
         }
     }
 
+    /// Sends these commands. `asking`: the slot of their key is on its way to the server.
+    pub(crate) fn ask_each<const N: usize>(
+        &mut self,
+        commands: [&[&[u8]]; N],
+        asking: bool,
+    ) -> Result<[Reply; N], Cause> {
+        let mut bytes = Vec::new();
+        if !asking {
+            for command in commands {
+                resp::pack(&mut bytes, &[command], None);
+            }
+            return self.ask(&bytes);
+        }
+        let mut replies = [const { Reply::Other }; N];
+        for (reply, command) in replies.iter_mut().zip(commands) {
+            bytes.clear();
+            resp::pack(&mut bytes, &[&[b"ASKING"]], None);
+            resp::pack(&mut bytes, &[command], None);
+            let [_, answered] = self.ask(&bytes)?;
+            *reply = answered;
+        }
+        Ok(replies)
+    }
+
     /// Sends packed commands, whose replies are then read from this query.
     pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
         let sent = self.conversation.send(commands);
@@ -130,11 +157,37 @@ impl Redlock {
         answers.into_values().collect()
     }
 
-    /// The places at which the nodes have this resource.
-    pub(crate) fn places_of(&self, resource: &[u8]) -> Vec<Place> {
-        let slot = slots::slot(&self.options().prefix.key(resource));
+    /// Asks all nodes about keys in the slot of this one, each at the server that has them (rule R45). `ask` is given
+    /// whether the slot is on its way to the server.
+    pub(crate) fn query_key<T: Send + 'static>(
+        &self,
+        key: &[u8],
+        ask: impl Fn(&mut Query, bool) -> Result<T, Cause> + Send + Sync + 'static,
+    ) -> Vec<(Place, Result<T, Cause>)> {
+        let (slot, ask) = (slots::slot(key), Arc::new(ask));
+        let ask_at = |places: &[Place], asking| {
+            let ask = ask.clone();
+            self.query(places, 1, move |query| ask(query, asking))
+        };
         let places = self.places().into_iter();
-        places.map(|place| place.of_slot(slot)).collect()
+        let places: Vec<Place> = places.map(|place| place.of_slot(slot)).collect();
+        let mut answers = ask_at(&places, false);
+        for (place, answer) in places.iter().zip(&mut answers) {
+            let mut asked = place.clone();
+            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().1);
+            while let Err(Cause::Refused(text)) = answer
+                && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
+                && let Some(server) = elsewhere.to(slot).and_then(|to| place.server(to))
+                && let Some(pause) = hops.next(clock::instant())
+            {
+                thread::sleep(pause);
+                asked = server;
+                let asking = matches!(elsewhere.hint, Hint::Asks(..));
+                let mut answered = ask_at(std::slice::from_ref(&asked), asking);
+                *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
+            }
+        }
+        places.into_iter().zip(answers).collect()
     }
 
     /// Like [`query`](Redlock::query), but the answers arrive in parts: in a Redis Cluster from one master after the
@@ -151,14 +204,17 @@ impl Redlock {
     ) -> BTreeMap<usize, Result<T, Cause>> {
         let (connect, node_timeout) = self.timeouts();
         let time = (node_timeout.saturating_mul(timeouts), timeouts);
+        let nodes: Vec<(usize, Place)> = nodes.collect();
+        let longest = nodes.iter().map(|(_, place)| place.looks_within(connect));
+        let longest = longest.max().unwrap_or(connect);
         let terms = Terms {
             name: "redlock-query",
-            patience: connect.saturating_add(time.0).saturating_add(GRACE),
+            patience: longest.saturating_add(time.0).saturating_add(GRACE),
             silence: Cause::NotConnected(connect, connect),
             abandoned: self.abandoned_threads(),
         };
         let ask = Arc::new(ask);
-        let asks = nodes.map(|(node, place)| {
+        let asks = nodes.into_iter().map(|(node, place)| {
             let ask = ask.clone();
             let ask_masters = move |send: SendPart<'_, P>| {
                 let masters = place.masters(connect);

@@ -163,3 +163,29 @@ fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
     let next = ["run", "--once-per", "1h", "-E", "0", "shop:report", "false"];
     assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
 }
+
+/// The tries to mark the success, and then to release the lock, which the nodes refuse as well.
+#[test]
+fn one_signal_ends_the_tries_behind_a_success() {
+    let (fleet, dir) = (Fleet::new(1), TempDir::new());
+    let ends = dir.path().join("ends");
+    let options = ["--ttl", "60s", "--once-per", "1h"];
+    let mut child = run_until(&fleet, &options, &ends);
+    let before = refusals(&fleet);
+    refuse(&fleet, &ends);
+    eventually("the mark is tried again", || refusals(&fleet) >= before + 3);
+    let began = Instant::now();
+    kill(
+        Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    assert!(!child.wait().unwrap().success());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let text = said(&mut child);
+    for part in ["could not be marked as done", "not confirmed yet"] {
+        assert!(text.contains(part), "{text}");
+    }
+    set_replicas(&fleet, "0");
+}

@@ -26,13 +26,13 @@ const LONGER: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(1);
 
 /// Releases the lock, or leaves it until `--at-least` is over. Returns `end`, unless the lock was lost, or a signal
-/// arrived and the nodes do not answer.
+/// arrives, or is what `asked` us to end already, and the nodes do not answer.
 pub(crate) fn give_up(
     (job, redlock): (&Job, &Redlock),
     kept: KeptLock,
     held: Duration,
     end: End,
-    signals: &Receiver<i32>,
+    (signals, asked): (&Receiver<i32>, Option<i32>),
 ) -> End {
     let rest = job.at_least.saturating_sub(held);
     let trouble = match rest.is_zero() {
@@ -57,7 +57,7 @@ pub(crate) fn give_up(
         locked(&error);
         return end;
     }
-    let mut asked: Option<(i32, Instant)> = None;
+    let mut asked = asked.map(|signal| (signal, Instant::now()));
     let result = loop {
         match result.try_recv() {
             Ok(result) => break result,

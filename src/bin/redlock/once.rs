@@ -1,5 +1,6 @@
 //! `redlock run --once-per`: whether COMMAND need not run, and the mark that it has succeeded.
 
+use std::cell::Cell;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -33,17 +34,23 @@ pub(crate) fn done_already(
 }
 
 /// Marks COMMAND as done, and tries that as long as the library does: COMMAND has run. A signal that asks us to end ends
-/// the tries.
+/// the tries, and is returned.
 pub(crate) fn mark_done(
     kept: &KeptLock,
     period: Duration,
     held: Duration,
     signals: &Receiver<i32>,
-) {
-    let pause = |pause| !signals.recv_timeout(pause).is_ok_and(asks_to_end);
+) -> Option<i32> {
+    let asked = Cell::new(None);
+    let pause = |pause| {
+        let signal = signals.recv_timeout(pause).ok();
+        asked.set(signal.filter(|signal| asks_to_end(*signal)));
+        asked.get().is_none()
+    };
     if let Err(error) = mark_patiently(kept, period, held, pause) {
         report(format_args!(
             "COMMAND has succeeded, and could not be marked as done, so it may run once more: {error}"
         ));
     }
+    asked.get()
 }

@@ -99,10 +99,11 @@ fn locked(
     let (Some((end, outcome)), Some(kept)) = (ended, kept) else {
         return Ok((End::Code(LOST), Outcome::Lost));
     };
-    if let (Some(period), End::Code(0)) = (job.once_per, end) {
-        mark_done(&kept, period, held, &signals);
-    }
-    let given_up = give_up((job, redlock), kept, held, end, &signals);
+    let asked = match (job.once_per, end) {
+        (Some(period), End::Code(0)) => mark_done(&kept, period, held, &signals),
+        _ => None,
+    };
+    let given_up = give_up((job, redlock), kept, held, end, (&signals, asked));
     let lost = given_up != end && given_up == End::Code(LOST);
     Ok((given_up, if lost { Outcome::Lost } else { outcome }))
 }

@@ -13,7 +13,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
@@ -146,6 +146,15 @@ impl Place {
             Place::Master(directory) => directory.open(timeout, purpose),
             Place::Target(target) => target.open(timeout, purpose),
             Place::Cluster(cluster) => cluster.directory(0).open(timeout, purpose),
+        }
+    }
+
+    /// How long it takes at most to connect within `timeout` for questions about locks: a look at a set waits until each
+    /// sentinel has answered, or was silent for the whole time of a question.
+    pub(crate) fn looks_within(&self, timeout: Duration) -> Duration {
+        match self.sentinels() {
+            Some(_) => timeout.saturating_add(Times::REAL.lasts),
+            None => timeout,
         }
     }
 

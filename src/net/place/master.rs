@@ -74,7 +74,8 @@ pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>
 }
 
 impl Directory {
-    /// Asks for the master, and connects to it.
+    /// Asks for the master, and connects to it. Only a question that has lasted its whole time shows that a sentinel is
+    /// silent. The connections of locks are tried again by then; a look is one try, and waits for that.
     pub(super) fn open(
         &self,
         timeout: Duration,
@@ -82,7 +83,12 @@ impl Directory {
     ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
         // The master needs its share of the time.
-        let said = self.ask_all(None, timeout / 2).opinions();
+        let share = timeout / 2;
+        let time = match (&self.source, purpose) {
+            (Source::Sentinels(_), Purpose::Looks) => share + Times::REAL.lasts,
+            _ => share,
+        };
+        let said = self.ask_all(None, time).opinions();
         let Some(named) = said.believed() else {
             return Err(self.no_master(&said));
         };
@@ -93,7 +99,7 @@ impl Directory {
         let info = self.given.info().clone().set_addr(named.addr.clone());
         let peer = Peer::new(info, &self.trust, self.credentials.clone());
         let rest = until.saturating_duration_since(clock::instant());
-        let connected = self.connect(&peer, rest, purpose);
+        let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
         *lock(&self.shown) = found.address.clone();
         match connected {

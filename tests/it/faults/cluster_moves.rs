@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Lock, LockState, Redlock};
+use redlock_sync::{Error, Lock, LockState, Redlock};
 use support::clusters::{Cluster, released_at_last};
 use support::processes::Process;
 use support::*;
@@ -366,6 +366,40 @@ fn a_kept_lock_is_renewed_in_the_middle_of_a_move() {
     moving.end();
     lock.release().unwrap();
     cluster.nothing_is_left();
+}
+
+/// How often a server has answered that a script's keys are apart.
+fn torn(server: &Server) -> u32 {
+    let all: String = redis::from_redis_value(server.command(&["INFO", "errorstats"])).unwrap();
+    let count = all
+        .lines()
+        .find_map(|line| line.strip_prefix("errorstat_TRYAGAIN:count="));
+    count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+/// Whether the work is done is asked for at both masters. Its mark waits until the slot has arrived.
+#[test]
+fn work_is_done_once_while_its_slot_is_on_its_way() {
+    let cluster = Cluster::masters(3);
+    let [redlock, other] = [warm(&cluster), warm(&cluster)];
+    let name = cluster.name(0);
+    let moving = cluster.begin_to_move(&name, 1);
+    assert_eq!(redlock.last_run(&name).unwrap(), None);
+    let done = std::thread::scope(|scope| {
+        let does = || redlock.once_per(&name, LONG, TTL, |_| Ok::<_, Error>(7));
+        let done = scope.spawn(does);
+        eventually("the mark is refused", || torn(&cluster.nodes[1]) > 0);
+        moving.end();
+        done.join().unwrap()
+    });
+    assert_eq!(done.unwrap(), Some(7));
+    let moving = cluster.begin_to_move(&name, 2);
+    assert!(other.last_run(&name).unwrap().is_some(), "it is still here");
+    moving.key(&beside(&name, "done"));
+    assert!(other.last_run(&name).unwrap().is_some(), "it has gone");
+    moving.end();
+    let again = other.once_per(&name, LONG, TTL, |_| Ok::<_, Error>(8));
+    assert_eq!(again.unwrap(), None);
 }
 
 /// The key of the lock is at one master, and those beside it are at the other: the servers say TRYAGAIN.

@@ -247,6 +247,35 @@ fn threads_that_inspect_a_lock_at_the_same_time_all_get_an_answer() {
     });
 }
 
+/// Only a question that has lasted its whole time shows that they are. Before that they might name another master.
+#[test]
+fn looks_at_a_set_wait_until_it_is_seen_which_sentinels_are_silent() {
+    type Look = fn(&Redlock) -> bool;
+    let looks: [(&str, Look); 3] = [
+        ("inspect", |redlock| {
+            redlock.inspect("a").unwrap().state() == LockState::Free
+        }),
+        ("last_run", |redlock| {
+            matches!(redlock.last_run("a"), Ok(None))
+        }),
+        ("check", |redlock| {
+            let report = redlock.check("a").unwrap();
+            report.nodes().all(|node| node.version().is_some())
+        }),
+    ];
+    std::thread::scope(|scope| {
+        for (name, look) in looks {
+            scope.spawn(move || {
+                let (_servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+                for fake in &fakes[1..] {
+                    fake.say(|says| says.delay = 60 * S);
+                }
+                assert!(look(&redlock), "{name}");
+            });
+        }
+    });
+}
+
 /// A port where no server listens.
 fn nobody() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
