@@ -3,10 +3,14 @@
 import logging
 import math
 import os
+import sys
 import threading
 import time
 import unittest
 
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from lock_metrics import LockMetrics
 from redlock import Busy, Config, Error, Lost, Redlock, Unavailable, log_to
 from support import NODES, eventually
 
@@ -59,6 +63,27 @@ class Reports(unittest.TestCase):
             self.assertIsNone(seen.try_lock("report", ttl=60))
         self.assertEqual((events[-1].kind, events[-1].why), ("not acquired", "busy"))
         eventually(lambda: any(event.kind == "node away" and event.name == "127.0.0.1:1" for event in events))
+
+    def test_events_become_metrics(self):
+        metrics = LockMetrics({"shop:account": 60})
+        seen = Redlock([*NODES, NOWHERE], node_timeout=2)
+        seen.observe(metrics.observe)
+        with seen.lock("shop:account:17", ttl=60) as lock:
+            lock.extend(60)
+            self.assertIn('redlock_held{lock="shop:account"} 1\n', metrics.text())
+        with locks.lock("report", ttl=60):
+            self.assertIsNone(seen.try_lock("report", ttl=60))
+        for line in ['redlock_acquire_duration_seconds_count{lock="shop:account",result="acquired"} 1',
+                     'redlock_acquire_duration_seconds_bucket{lock="shop:account",result="acquired",le="+Inf"} 1',
+                     'redlock_acquire_duration_seconds_count{lock="other",result="busy"} 1',
+                     'redlock_extensions_total{lock="shop:account",result="extended"} 1',
+                     'redlock_extension_slack_ratio_bucket{lock="shop:account",le="1"} 1',
+                     'redlock_endings_total{lock="shop:account",how="released"} 1',
+                     'redlock_lost_total{lock="other",reason="taken"} 0',
+                     'redlock_held{lock="shop:account"} 0']:
+            self.assertIn(line + "\n", metrics.text())
+        eventually(lambda: 'redlock_node_outages_total{node="127.0.0.1:1"} 1\n' in metrics.text())
+        self.assertIn('redlock_node_up{node="127.0.0.1:1"} 0\n', metrics.text())
 
     def test_a_loss_is_reported_once(self):
         reasons, came = [], threading.Event()

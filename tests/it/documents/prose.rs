@@ -440,6 +440,7 @@ fn code_to_copy() -> Vec<String> {
     for name in [
         "capi/batch_job.c",
         "python/batch_job.py",
+        "python/lock_metrics.py",
         "python/src/redlock/__init__.py",
         "python/src/redlock/testing.py",
     ] {
