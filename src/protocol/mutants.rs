@@ -154,6 +154,8 @@ mutants! {
     // Found by the tests of `cluster_map`, `redirect`, `core` and `known_server`.
     ReleaseWhereCallBegan: R65 = "a lock is released only at the servers that had its slot when its call began",
     LaneKnowsNoServer: R66 = "a new lane's connection begins without what other lanes have learnt of the server",
+    LaneReadsAlone: R66 = "a lane that was idle measures a clock from its own last reading",
+    RecordEndsWithLane: R66 = "what a lane has learnt of a server ends with it",
     NamedForEver: R43 = "a server that the slot's master has named is believed for ever",
     RedirectIsFirstTry: R45 = "a server that does not have a lock, the end of which was carried out before it was sent there, has lost it",
     SitOutWithoutKeys: R45 = "a server that sits out is kept although another one has its keys",

@@ -48,6 +48,7 @@ impl Lanes {
     /// Closes a lane that nothing uses any longer: in another thread, since a call may be its last user; but here if the
     /// program needs the nodes only for locks that it has: the program may end right after this.
     pub(super) fn end(self: &Arc<Lanes>, lane: Arc<Driver>) {
+        self.remember(&lane);
         let is_closed = lock(&self.owed).is_closed();
         let mut ended = lock(&self.ended);
         ended.queue.push(lane);

@@ -107,6 +107,10 @@ struct KnownLanes {
     by_slot: BTreeMap<u16, Arc<Lane>>,
     /// How often the maps had changed then.
     changes: u64,
+    /// All lanes that something uses, also those that no slot has any longer.
+    used: Vec<Weak<Lane>>,
+    /// The records of servers that ended lanes have left, for each node (rule R66).
+    ended: Vec<Vec<KnownServer>>,
 }
 
 impl KnownLanes {
@@ -177,20 +181,22 @@ impl Lanes {
         let lane = way::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
             let places = self.base.driver.nodes().places().iter();
             let places = places.map(|place| place.of_slot(slot)).collect();
-            self.add(&mut known.lanes, places)
+            self.add(&mut known, places)
         });
         known.by_slot.insert(slot, lane.clone());
         lane
     }
 
-    fn add(&self, lanes: &mut Vec<Arc<Lane>>, places: Vec<Place>) -> Arc<Lane> {
+    fn add(&self, known: &mut KnownLanes, places: Vec<Place>) -> Arc<Lane> {
         let (nodes, own) = (self.base.driver.nodes(), self.own.clone());
         let nodes = nodes.to(places, &self.options, Box::new(own));
         let lane = Arc::new(Lane {
             shared: Shared::new(nodes),
             lanes: self.own.clone(),
         });
-        lanes.push(lane.clone());
+        known.lanes.push(lane.clone());
+        known.used.retain(|used| used.strong_count() > 0);
+        known.used.push(Arc::downgrade(&lane));
         lane
     }
 
@@ -240,6 +246,19 @@ impl Lanes {
         drop(ended);
     }
 
+    /// Keeps what a lane that ends has learnt of servers.
+    pub(super) fn remember(&self, lane: &Driver) {
+        let (nodes, state) = (lane.nodes().places().len(), lane.nodes().state());
+        let record = |node| state.core.known_server(node).clone();
+        let records: Vec<KnownServer> = (0..nodes).map(record).collect();
+        drop(state);
+        let mut known = lock(&self.known);
+        known.ended.resize_with(nodes, Vec::new);
+        for (ended, record) in known.ended.iter_mut().zip(records) {
+            record.outlive_lane(ended);
+        }
+    }
+
     /// Takes out all lanes that are known.
     pub(super) fn take_all(&self) -> Vec<Arc<Lane>> {
         let mut known = lock(&self.known);
@@ -278,14 +297,15 @@ impl Lanes {
         }
         let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
         *places.get_mut(node)? = target;
-        Some(self.add(&mut known.lanes, places))
+        Some(self.add(&mut known, places))
     }
 
     /// A lane that nothing else refers to.
     #[cfg(test)]
     pub(super) fn add_unused(&self) -> Arc<Lane> {
         let places = self.base.driver.nodes().places().iter();
-        self.add(&mut Vec::new(), places.map(|one| one.of_slot(0)).collect())
+        let places = places.map(|one| one.of_slot(0)).collect();
+        self.add(&mut KnownLanes::default(), places)
     }
 
     /// The lane to the servers that own this resource.
@@ -367,18 +387,15 @@ impl OtherLanes for Weak<Lanes> {
 
     fn known_server(&self, node: usize, handshake: &Handshake) -> Option<KnownServer> {
         let lanes = self.upgrade()?;
-        // Nothing is dropped meanwhile: a lane ends where no other lane's state is locked.
         let known = lock(&lanes.known);
-        let mut latest: Option<KnownServer> = None;
-        for lane in &known.lanes {
-            let state = lane.driver.nodes().state();
-            let one = state.core.known_server(node);
-            let heard = latest.as_ref().and_then(KnownServer::heard_at);
-            if one.precedes(handshake) && one.heard_at() > heard {
-                latest = Some(one.clone());
-            }
-        }
-        latest
+        let used: Vec<Arc<Lane>> = known.used.iter().filter_map(Weak::upgrade).collect();
+        let mut records = known.ended.get(node).cloned().unwrap_or_default();
+        // A lane may end here, which looks for both.
+        drop(known);
+        let record = |lane: &Arc<Lane>| lane.driver.nodes().state().core.known_server(node).clone();
+        records.extend(used.iter().map(record));
+        records.retain(|record| record.precedes(handshake));
+        KnownServer::latest(&records)
     }
 }
 

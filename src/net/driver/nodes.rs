@@ -398,13 +398,19 @@ impl Nodes {
         now: Instant,
     ) -> (MutexGuard<'a, DriverState>, Instant) {
         connections.take_over(node, &mut state.handed_over);
+        let lanes = self.lanes.as_ref();
+        let idle = lanes.and_then(|lanes| Some((lanes, state.core.known_server(node).idle(now)?)));
         drop(state);
         let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
             Some(connection) => connection.recv(&mut connections.buffer, until, now),
             None => Err(missing_connection()),
         };
         let now = clock::instant();
+        let known = idle.and_then(|(lanes, server)| lanes.known_server(node, &server));
         let mut state = self.state();
+        if let Some(known) = known {
+            state.core.learn(node, &known);
+        }
         state.core.input(node, Input::Received(received), now);
         if state.core.redirected.is_empty() {
             return (state, now);

@@ -258,11 +258,11 @@ impl Connection {
         };
         let received = clock::instant();
         let time_of_day = look.pop().and_then(|reply| reply.time_of_day());
-        let reading = |time_of_day| ClockReading {
+        let clock = time_of_day.map(|time_of_day| ClockReading {
             time_of_day,
             sent,
             received,
-        };
+        });
         let found = match witness {
             Some(key) => {
                 let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
@@ -270,10 +270,7 @@ impl Connection {
             }
             None => self.find_calm(look, reader, time),
         };
-        let found = found.map(|(mut witness, uptime)| {
-            witness.clock = time_of_day.map(reading);
-            (witness, uptime)
-        });
+        let found = found.map(|(witness, uptime)| (Witness { clock, ..witness }, uptime));
         handshake.with_witness(found, needed, clock::instant())
     }
 

@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 19] = [
+const ELSEWHERE: [Mutant; 21] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -61,6 +61,8 @@ const ELSEWHERE: [Mutant; 19] = [
     Mutant::ReleaseWhereCallBegan,
     Mutant::NamedForEver,
     Mutant::LaneKnowsNoServer,
+    Mutant::LaneReadsAlone,
+    Mutant::RecordEndsWithLane,
     Mutant::SitOutWithoutKeys,
     Mutant::NamedIsAnyServer,
 ];

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::guard::VotesFrom;
+use crate::protocol::node::guard::{VotesFrom, later};
 use crate::protocol::node::standing::{SitsOut, Why};
 
 /// How far a clock may gain unnoticed, beside what rates explain.
@@ -28,62 +28,47 @@ pub(crate) struct ClockReading {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClockWatch {
     /// The clock showed no more than this time of day at this time.
-    bound: Option<(Duration, Instant)>,
+    pub(super) bound: Option<(Duration, Instant)>,
     step: Option<SitsOut>,
     /// When the last question was sent.
-    #[cfg(test)]
-    read: Option<Instant>,
+    pub(super) read: Option<Instant>,
 }
 
 impl ClockWatch {
-    /// Keeps the step alone, for another server: the bound is that of a clock.
-    pub(crate) fn without_bound(self) -> ClockWatch {
-        ClockWatch {
-            bound: None,
-            ..self
+    /// Takes over what another connection of this program has seen of the clock since (rule R66).
+    pub(crate) fn learn(&mut self, other: &ClockWatch) {
+        if other.read > self.read {
+            (self.bound, self.read) = (other.bound, other.read);
+        }
+        let until = |step: Option<SitsOut>| step.map(|step| step.votes.all);
+        if until(other.step) > until(self.step) {
+            self.step = other.step;
         }
     }
 
-    /// Adds a reading. Returns whether the clock was set forward. Then the server grants this program nothing for
-    /// `longest`, the longest ttl.
-    pub(crate) fn saw(&mut self, reading: ClockReading, longest: Duration) -> bool {
-        let ClockReading {
-            time_of_day,
-            sent,
-            received,
-        } = reading;
-        #[cfg(test)]
-        {
-            self.read = Some(sent);
-        }
-        let Some((shown, since)) = self.bound else {
-            self.bound = Some((time_of_day, sent));
-            return false;
-        };
-        let latest = |at| latest((shown, since), at);
-        let is_set_forward = time_of_day > latest(received).saturating_add(TOLERANCE);
+    /// Adds a reading. If it shows that the clock was set forward, the server grants this program nothing for `longest`,
+    /// the longest ttl.
+    pub(crate) fn saw(&mut self, reading: ClockReading, longest: Duration) -> Option<SitsOut> {
+        let (now, sent, held) = (reading.time_of_day, reading.sent, reading.received);
+        self.read = Some(sent);
+        let bound = *self.bound.get_or_insert((now, sent));
+        let is_set_forward = now > latest(bound, held).saturating_add(TOLERANCE);
         // A smaller bound is a better one; and a clock that was set anew is measured from there.
-        if is_set_forward || time_of_day <= latest(sent) || mutant(Mutant::LastLookOnly) {
-            self.bound = Some((time_of_day, sent));
+        if is_set_forward || now <= latest(bound, sent) || mutant(Mutant::LastLookOnly) {
+            self.bound = Some((now, sent));
         }
         if !is_set_forward || mutant(Mutant::StepUnseen) {
-            return false;
+            return None;
         }
-        let wait = match mutant(Mutant::HalfStepWait) {
-            true => longest / 2,
-            false => longest,
-        };
-        let by = time_of_day
-            .saturating_sub(shown)
-            .saturating_sub(sent.saturating_duration_since(since));
+        let (shown, since) = bound;
+        let expected = shown.saturating_add(sent.saturating_duration_since(since));
         // By then every lock has ended that may have been granted before.
-        let all = received.checked_add(wait).unwrap_or(received);
-        let held = received;
-        self.step = Some(SitsOut {
-            votes: VotesFrom { held, all },
-            why: Why::ClockSet(by),
-        });
-        true
+        let wait = longest / if mutant(Mutant::HalfStepWait) { 2 } else { 1 };
+        let all = later(held, wait);
+        let votes = VotesFrom { held, all };
+        let why = Why::ClockSet(now.saturating_sub(expected));
+        self.step = Some(SitsOut { votes, why });
+        self.step
     }
 
     /// The last step, while the server grants nothing for it.
@@ -161,7 +146,7 @@ mod tests {
                 let mut at = 0;
                 for (number, way) in ways().cycle().take(500).enumerate() {
                     let way = if number == 0 { first } else { way };
-                    let found = watch.saw(remote.look(at, way), LONGEST);
+                    let found = watch.saw(remote.look(at, way), LONGEST).is_some();
                     assert!(!found, "{gains} ppm, look {number} at {at}");
                     at += way[0] + way[1] + [7, 200_000, 20_000_000][number % 3];
                 }
@@ -178,10 +163,10 @@ mod tests {
                 let unseen = 10_000 + (first + apart + now) / 500 + first + now;
                 for (step, expected) in [(unseen + 20, true), (unseen * 2, true), (0, false)] {
                     let (mut remote, mut watch) = (Remote::new(0), ClockWatch::default());
-                    assert!(!watch.saw(remote.look(0, [first, 0]), LONGEST));
+                    assert!(watch.saw(remote.look(0, [first, 0]), LONGEST).is_none());
                     remote.ahead = Duration::from_micros(step);
                     let look = remote.look(first + apart, [0, now]);
-                    let found = watch.saw(look, LONGEST);
+                    let found = watch.saw(look, LONGEST).is_some();
                     let case = format!("{first} {now} {apart} {step}");
                     assert_eq!(found, expected, "{case}");
                     let until = watch.step(look.received).map(|step| step.votes.all);
@@ -198,7 +183,7 @@ mod tests {
     fn slewed(gains: u64) -> Option<u64> {
         let (remote, mut watch) = (Remote::new(gains), ClockWatch::default());
         let look = |second| remote.look(second * PPM, [100, 100]);
-        (0..3600).find(|second| watch.saw(look(*second), LONGEST))
+        (0..3600).find(|second| watch.saw(look(*second), LONGEST).is_some())
     }
 
     /// ntpd slews by 500 ppm, and chrony by 1000 ppm as the guide advises. By default chrony may slew by 83,333 ppm: then
@@ -220,7 +205,9 @@ mod tests {
             set_mutant(mutant);
             let (mut remote, mut watch) = (Remote::new(0), ClockWatch::default());
             let steps = (0..8).find(|number| {
-                let found = watch.saw(remote.look(number * 1000, [50, 50]), LONGEST);
+                let found = watch
+                    .saw(remote.look(number * 1000, [50, 50]), LONGEST)
+                    .is_some();
                 remote.ahead += 4 * MS;
                 found
             });
@@ -255,7 +242,7 @@ mod tests {
         let mut saw = |ahead: u64, second: u64| {
             remote.ahead = Duration::from_secs(ahead);
             let look = remote.look(second * PPM, [50, 50]);
-            let found = watch.saw(look, LONGEST);
+            let found = watch.saw(look, LONGEST).is_some();
             let step = watch.step(look.received);
             let by = step.filter(|_| found).map(|step| match step.why {
                 Why::ClockSet(by) => by.as_secs(),

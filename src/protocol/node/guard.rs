@@ -189,7 +189,7 @@ impl Guard {
 }
 
 /// The time `time` after `at`. 100 years may be beyond the clock's range: then a time that is never reached.
-fn later(at: Instant, time: Duration) -> Instant {
+pub(super) fn later(at: Instant, time: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(3600 * 24 * 365);
     at.checked_add(time)
         .or_else(|| at.checked_add(FAR))

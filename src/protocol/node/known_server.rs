@@ -1,8 +1,7 @@
 //! The server behind a node's address, which outlives connections: when it votes.
 
-#[cfg(test)]
-use std::time::Duration;
-use std::time::Instant;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::{ClockReading, ClockWatch};
@@ -10,6 +9,13 @@ use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
+
+/// For so long after a reading of a clock other lanes are not asked for a later one (rule R66): it would show no more than 2 ms
+/// better whether the clock was set.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The most servers of a node of which lanes that have ended leave a record: as many as a large Cluster has.
+const MOST_ENDED: usize = 1000;
 
 /// The server behind a node's address, which outlives connections.
 #[derive(Clone, Default)]
@@ -20,9 +26,9 @@ pub(crate) struct KnownServer {
     previous: Option<PreviousServer>,
     /// The identity at that time, with the restart guard.
     identity: Option<Identity>,
-    clock: ClockWatch,
-    /// Whether the last step of its clock has not been reported.
-    step_is_new: bool,
+    pub(super) clock: ClockWatch,
+    /// The last step of its clock, if it has not been reported.
+    pub(super) new_step: Option<SitsOut>,
     /// Whether the server was replaced since the node was last connected.
     pub(super) replaced: bool,
     /// Whether the quarantine has been reported.
@@ -47,6 +53,16 @@ impl KnownServer {
         self.previous.as_ref().map(|previous| previous.heard)
     }
 
+    /// A handshake that only records of the same server precede, if its clock was read, and not lately.
+    pub(crate) fn idle(&self, now: Instant) -> Option<Handshake> {
+        let read = self.clock.read?;
+        (now.saturating_duration_since(read) > IDLE).then(|| Handshake {
+            run_id: self.previous.as_ref().and_then(|one| one.run_id.clone()),
+            routed: true,
+            ..Handshake::default()
+        })
+    }
+
     /// Whether this is about the server, or about one that had the same address: in a Redis Cluster the keys go to
     /// another server while both go on.
     pub(crate) fn precedes(&self, handshake: &Handshake) -> bool {
@@ -68,12 +84,15 @@ impl KnownServer {
         match &mut self.previous {
             Some(own) if !own.is_other(theirs.run_id.as_deref()) => {
                 own.heard = own.heard.max(theirs.heard);
+                if !mutant(Mutant::LaneReadsAlone) {
+                    self.clock.learn(&other.clock);
+                }
             }
             // The other one may have been connected to a server before this one was, or to the next one since.
             own if own.as_ref().is_none_or(|own| own.heard < theirs.heard) => {
                 *self = KnownServer {
                     guard: self.guard,
-                    step_is_new: false,
+                    new_step: None,
                     replaced: self.replaced || own.is_some(),
                     quarantine_reported: self.quarantine_reported,
                     ..other.clone()
@@ -83,14 +102,53 @@ impl KnownServer {
         }
     }
 
+    /// The latest of these records, with the latest reading of the clock.
+    pub(crate) fn latest(all: &[KnownServer]) -> Option<KnownServer> {
+        let mut latest = all.iter().max_by_key(|one| one.heard_at())?.clone();
+        all.iter().for_each(|one| latest.learn(one));
+        Some(latest)
+    }
+
+    /// Adds the record of a lane that ends to those of others. One is kept of each server.
+    pub(crate) fn outlive_lane(self, others: &mut Vec<KnownServer>) {
+        let Some(own) = self
+            .previous
+            .as_ref()
+            .filter(|_| !mutant(Mutant::RecordEndsWithLane))
+        else {
+            return;
+        };
+        let of_same = |one: &&mut KnownServer| {
+            let previous = one.previous.as_ref();
+            previous.is_some_and(|one| one.run_id == own.run_id)
+        };
+        match others.iter_mut().find(of_same) {
+            Some(other) => other.learn(&self),
+            None => others.push(self),
+        }
+        others.sort_by_key(|one| Reverse(one.heard_at()));
+        others.truncate(MOST_ENDED);
+    }
+
     /// Notes that a new connection leads to the server.
     pub(super) fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
-        self.connected_to_clock(handshake);
+        let other = self.previous.as_ref();
+        let other = other.is_some_and(|previous| previous.is_other(run_id));
+        if mutant(Mutant::StepForgotten) {
+            self.clock = ClockWatch::default();
+        } else if other && !mutant(Mutant::BoundAcrossServers) {
+            // A clock is its server's, also where slots have moved to that (rule R58). The step counts on: a slot may come
+            // back to the server that it has left.
+            self.clock.bound = None;
+        }
+        if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
+            self.read_clock(reading);
+        }
         // If slots move to another server, their keys go along. (That server may have been promoted, which its witness
         // shows.)
         let previous = self.previous.as_ref().filter(|_| !handshake.routed);
-        let other = previous.is_some_and(|previous| previous.is_other(run_id));
+        let other = other && !handshake.routed;
         self.replaced |= other;
         self.quarantine_reported &= !other;
         if let Some((uptime, at)) = handshake.uptime {
@@ -134,41 +192,11 @@ impl KnownServer {
             .map(|one| &one.votes)
     }
 
-    /// A clock is its server's, also where slots have moved to that (rule R58).
-    fn connected_to_clock(&mut self, handshake: &Handshake) {
-        let before = self.previous.as_ref();
-        let other = before.is_some_and(|one| one.is_other(handshake.run_id.as_deref()));
-        if mutant(Mutant::StepForgotten) {
-            self.clock = ClockWatch::default();
-        } else if other && !mutant(Mutant::BoundAcrossServers) {
-            // A slot may come back to the server that it has left.
-            self.clock = match handshake.routed {
-                true => self.clock.without_bound(),
-                false => ClockWatch::default(),
-            };
-        }
-        if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
-            self.read_clock(reading);
-        }
-    }
-
     /// Notes a reading of the server's clock (rules R57–R59).
     pub(super) fn read_clock(&mut self, reading: ClockReading) {
         if let Some(guard) = self.guard {
-            self.step_is_new |= self.clock.saw(reading, guard.longest());
+            self.new_step = self.clock.saw(reading, guard.longest()).or(self.new_step);
         }
-    }
-
-    /// The time in which locks may have ended early, because the server's clock was set forward.
-    pub(super) fn stepped(&self, now: Instant) -> Option<SitsOut> {
-        self.clock.step(now)
-    }
-
-    /// Returns that time, if it has not been reported.
-    #[inline]
-    pub(super) fn take_step(&mut self, now: Instant) -> Option<SitsOut> {
-        let is_new = std::mem::take(&mut self.step_is_new);
-        is_new.then(|| self.clock.step(now)).flatten()
     }
 
     #[inline]
@@ -182,7 +210,7 @@ impl KnownServer {
     pub(super) fn standing(&self, now: Instant) -> Standing {
         match self.guard {
             None => Standing::Votes,
-            Some(_) => Standing::of(self.forgets().into_iter().chain(self.stepped(now)), now),
+            Some(_) => Standing::of(self.forgets().into_iter().chain(self.clock.step(now)), now),
         }
     }
 
@@ -256,15 +284,14 @@ mod tests {
             let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 1)));
             server.connected(&connected(Some("r"), 100));
             server.connected(&connected(run_id, 100 + ahead));
-            let found = |server: &KnownServer| server.stepped(now).map(|step| step.why);
+            let found = |server: &KnownServer| server.clock.step(now).map(|step| step.why);
             let expected = expected.map(|by| Why::ClockSet(Duration::from_secs(by)));
             assert_eq!(found(&server), expected, "{run_id:?}, {routed}, {ahead}");
             // A slot that leaves, and comes back.
             for run_id in ["other", "r"] {
                 server.connected(&connected(Some(run_id), 100 + ahead));
             }
-            let stays = expected.filter(|_| routed);
-            assert_eq!(found(&server), stays, "{run_id:?}, {routed}, {ahead}");
+            assert_eq!(found(&server), expected, "{run_id:?}, {routed}, {ahead}");
         }
     }
 
@@ -364,6 +391,65 @@ mod tests {
                 assert_eq!(votes(&second, 4), expected || mutated.is_some(), "{case}");
                 assert!(votes(&second, 40), "{case}");
             }
+        }
+    }
+
+    /// Bob's second lane is idle, or has ended, while his first one goes on; then the clock is set forward by a second.
+    #[test]
+    fn a_clock_is_measured_from_the_latest_reading_of_any_lane() {
+        let start = clock::instant();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let reading = |seconds: u64, ahead: u64| ClockReading {
+            time_of_day: Duration::from_secs(seconds + ahead),
+            sent: at(seconds),
+            received: at(seconds),
+        };
+        let lane = |seconds, ahead| {
+            let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 3)));
+            server.previous = Some(PreviousServer {
+                run_id: Some("r".into()),
+                heard: at(seconds),
+                votes: VotesFrom {
+                    held: start,
+                    all: start,
+                },
+            });
+            server.read_clock(reading(0, 0));
+            server.read_clock(reading(seconds, ahead));
+            server
+        };
+        // By the idle lane's last reading, an hour ago, a clock may have gained 7 s by its rate.
+        let hour = 3600;
+        let set = crate::protocol::mutants::set_mutant;
+        for (mutated, expected) in [(None, true), (Some(Mutant::LaneReadsAlone), false)] {
+            let (first, mut second) = (lane(hour, 0), lane(0, 0));
+            set(mutated);
+            let asks = second.idle(at(hour)).unwrap();
+            assert!(second.idle(at(1)).is_none() && first.precedes(&asks));
+            second.learn(&first);
+            second.read_clock(reading(hour + 1, 1));
+            assert_eq!(second.clock.step(at(hour + 1)).is_some(), expected);
+            set(None);
+        }
+        // A step that the first one has noticed is not forgotten, whichever of them was used last.
+        let (mut first, mut second) = (lane(10, 0), lane(10, 0));
+        first.read_clock(reading(20, 1));
+        second.clock.read = Some(at(21));
+        second.learn(&first);
+        assert!(second.clock.step(at(21)).is_some());
+        assert!(second.new_step.is_none(), "it is reported once");
+        // The records of lanes that have ended: one of each server, and the later reading.
+        for (mutated, expected) in [(None, true), (Some(Mutant::RecordEndsWithLane), false)] {
+            let mut ended = Vec::new();
+            set(mutated);
+            lane(hour, 0).outlive_lane(&mut ended);
+            lane(0, 0).outlive_lane(&mut ended);
+            set(None);
+            assert_eq!(ended.len(), usize::from(expected));
+            ended.push(lane(1, 0));
+            let mut third = KnownServer::latest(&ended).unwrap();
+            third.read_clock(reading(hour + 1, 1));
+            assert_eq!(third.clock.step(at(hour + 1)).is_some(), expected);
         }
     }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::known_server::KnownServer;
@@ -288,7 +289,13 @@ impl Node {
     #[inline]
     pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Received>, Cause> {
         let (wire, server) = (&mut self.wire, &mut self.server);
-        let reply = wire.next_reply(now, |reading| server.read_clock(reading))?;
+        let reply = wire.next_reply(now, |time_of_day, sent| {
+            server.read_clock(ClockReading {
+                time_of_day,
+                sent,
+                received: now,
+            });
+        })?;
         if reply.is_some() {
             self.server.heard(now);
         }
@@ -343,23 +350,17 @@ impl Node {
         has_counted: bool,
         now: Instant,
     ) -> Option<Cause> {
-        if !self.server.is_guarded() {
-            return None;
-        }
-        let reason = match acquires {
-            true => self.server.standing(now).refuses(true),
-            false if has_counted || mutant(Mutant::ExtendWhereverHeld) => None,
-            false => self.server.stepped(now),
-        };
-        reason.map(|reason| reason.cause(now))
+        let step = self.server.clock.step(now)?;
+        let counts = !acquires && (has_counted || mutant(Mutant::ExtendWhereverHeld));
+        (!counts).then(|| step.cause(now))
     }
 
     /// Notes that the server's clock was set forward, if it was since the last call. Returns the event to report.
     #[inline]
     pub(crate) fn take_step(&mut self, now: Instant) -> Option<NodeEvent> {
-        let reason = self.server.take_step(now)?;
+        let step = self.server.new_step.take()?;
         self.reported = Reported::GivesNoVotes;
-        Some(NodeEvent::GivesNoVotes(Arc::new(reason.cause(now))))
+        Some(NodeEvent::GivesNoVotes(Arc::new(step.cause(now))))
     }
 
     /// Notes that the node gives no votes for now. Returns the event to report.
@@ -423,7 +424,6 @@ impl Node {
 mod tests {
     use super::*;
     use crate::protocol::mutants::set_mutant;
-    use crate::protocol::node::clock_watch::ClockReading;
     use crate::values::clock;
 
     /// One of several nodes may have the lock since its clock was set, and one that has had it all the time has granted

@@ -342,7 +342,7 @@ mod tests {
             wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
             assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
             wire.receive(b"+OK\r\n:1\r\n");
-            while wire.next_reply(now, |_| ()).unwrap().is_some() {}
+            while wire.next_reply(now, |_, _| ()).unwrap().is_some() {}
             assert_eq!(wire.unconfirmed(refused), None);
         }
     }

@@ -1,6 +1,6 @@
 //! The replies of one connection: which command each answers, whether it counts, and its meaning.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::Elsewhere;
@@ -8,7 +8,6 @@ use crate::errors::server_error::is_not_loaded;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::pending::{Command, Pending, ReplyClass};
 use crate::protocol::node::proof::{self, Answered, Part};
@@ -24,13 +23,13 @@ impl Wire {
         self.reader.push(bytes);
     }
 
-    /// The next reply that counts. `read_clock` gets each reading of the server's clock, before the replies that lacked
-    /// it.
+    /// The next reply that counts. `read_clock` gets each time of day that the server shows, and when that was asked for,
+    /// before the replies that lacked it.
     #[inline]
     pub(crate) fn next_reply(
         &mut self,
         now: Instant,
-        mut read_clock: impl FnMut(ClockReading),
+        mut read_clock: impl FnMut(Duration, Instant),
     ) -> Result<Option<Received>, Cause> {
         let proves = self.proofs.are_asked_for();
         loop {
@@ -48,12 +47,8 @@ impl Wire {
                 Pending::Asking => {}
                 Pending::Look(part) => match reply.time_of_day() {
                     Some(time_of_day) if part == Part::Clock => {
-                        read_clock(ClockReading {
-                            time_of_day,
-                            sent,
-                            received: now,
-                        });
-                        self.proofs.shown(Part::Clock, b"")?;
+                        read_clock(time_of_day, sent);
+                        self.proofs.shown(part, b"")?;
                     }
                     _ => return Err(self.shows_nothing(&reply, part)),
                 },
@@ -92,28 +87,21 @@ impl Wire {
     fn take_proof(
         &mut self,
         now: Instant,
-        read_clock: &mut impl FnMut(ClockReading),
+        read_clock: &mut impl FnMut(Duration, Instant),
     ) -> Result<bool, Cause> {
         let next = self.expected.queue.front();
         let Some((Pending::Look(part), sent)) = next.map(|one| (&one.pending, one.at)) else {
             return Ok(false);
         };
         let part = *part;
-        let (value, length) = if part == Part::Clock {
-            let Some((time_of_day, length)) = self.reader.time_of_day() else {
-                return Ok(false);
-            };
-            read_clock(ClockReading {
-                time_of_day,
-                sent,
-                received: now,
-            });
+        let clock = (part == Part::Clock).then(|| self.reader.time_of_day());
+        let read = |(time_of_day, length)| {
+            read_clock(time_of_day, sent);
             (&b""[..], length)
-        } else {
-            let Some(bulk) = self.reader.bulk() else {
-                return Ok(false);
-            };
-            bulk
+        };
+        let answer = clock.map_or_else(|| self.reader.bulk(), |clock| clock.map(read));
+        let Some((value, length)) = answer else {
+            return Ok(false);
         };
         self.proofs.shown(part, value)?;
         self.reader.skip(length);
@@ -208,7 +196,7 @@ mod tests {
             };
             (0..commands).for_each(|_| wire.expect(Pending::Ping, &out));
             wire.receive(bytes);
-            matches!(wire.next_reply(now, |_| ()), Err(Cause::Garbage(_)))
+            matches!(wire.next_reply(now, |_, _| ()), Err(Cause::Garbage(_)))
         };
         assert!(surplus(0, b"+OK\r\n") && surplus(0, b"+"));
         assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
@@ -242,7 +230,7 @@ mod tests {
             for byte in format!("{whole}{clock}").bytes() {
                 wire.receive(&[byte]);
                 while let Some(next) = wire
-                    .next_reply(now, |one| read.push(one.time_of_day.as_millis()))
+                    .next_reply(now, |time_of_day, _| read.push(time_of_day.as_millis()))
                     .map_err(|cause| result = Err(ends(cause)))
                     .ok()
                     .flatten()

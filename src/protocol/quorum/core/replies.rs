@@ -226,12 +226,10 @@ impl<W> Core<W> {
             && operation.needs_master()
             && let Some(cause) = self.nodes[at].withholds(acquire, has_counted, now)
         {
+            let later = false;
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
                 true => Vote::Refused(Refusal::Unknown),
-                false => Vote::Failed {
-                    cause,
-                    later: false,
-                },
+                false => Vote::Failed { cause, later },
             };
         }
         let complaint = match operation.vote(at, vote) {
