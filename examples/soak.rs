@@ -14,6 +14,7 @@
 //! | `--wrong-quorum` | each process asks nodes of its own, so that majorities need not meet |
 //! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
 //! | `--restart-guard` | all clients have the restart guard, with which it does |
+//! | `--slew PPM` | the wall clocks of nodes gain so many parts of a million, and lose as many on each second node; needs a C compiler |
 //! | `--fair` | the client that has waited longest is next |
 //! | `--calm N` | locks and faults are N times as far apart |
 //! | `--record FILE` | this is a piece of a long soak: a row a minute is added to the file, and the next piece goes on with it |
@@ -37,6 +38,8 @@
 //! - once all is healed, neither failed attempts nor releases leave a key behind, and once everybody
 //!   has left, nothing at all is left;
 //! - no process panics, hangs, or gets an error that it cannot get;
+//! - with `--restart-guard`: no clock that is slewed by less than 0.2 %, and no pause, is taken for a clock that was set forward; and
+//!   with `--slew`, one that gains more is;
 //! - with `--record`: memory, threads and descriptors of the first process, which is never killed then, do not grow
 //!   (`soak/record.rs`).
 //!
@@ -65,6 +68,7 @@ use std::time::Duration;
 use check::{Findings, Outage, Sight, Span};
 use journals::Journals;
 use record::{Record, Seen};
+use support::clocks::{Clock, Clocks};
 use support::relay::Relay;
 use support::{Random, Server, ms};
 
@@ -85,6 +89,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const HANG: Duration = Duration::from_secs(12);
 /// On healthy nodes an undo and a release are carried out within this time; most at once.
 const UNDOING: Duration = Duration::from_millis(600);
+/// A clock that gains as many parts of a million counts as one that was set forward.
+const FAST: i64 = 2000;
 /// The longest wait of an acquire.
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -138,6 +144,8 @@ struct Plan {
     wrong_quorum: bool,
     lose_data: bool,
     restart_guard: bool,
+    /// In parts of a million.
+    slew: i64,
     fair: bool,
     calm: u64,
     record: Option<PathBuf>,
@@ -155,6 +163,7 @@ impl Plan {
             wrong_quorum: false,
             lose_data: false,
             restart_guard: false,
+            slew: 0,
             fair: false,
             calm: 1,
             record: None,
@@ -184,6 +193,7 @@ impl Plan {
                 "--wrong-quorum" => plan.wrong_quorum = true,
                 "--lose-data" => plan.lose_data = true,
                 "--restart-guard" => plan.restart_guard = true,
+                "--slew" => plan.slew = number(100_000)?.cast_signed(),
                 "--fair" => plan.fair = true,
                 "--calm" => plan.calm = number(1000)?.max(1),
                 "--record" => plan.record = args.next().map(PathBuf::from),
@@ -212,6 +222,9 @@ impl Plan {
             (self.restart_guard, ", restart guard"),
             (self.fair, ", fair"),
         ];
+        if self.slew != 0 {
+            text += &format!(", clocks slewed by {} ppm", self.slew);
+        }
         text.extend(switches.iter().filter(|(on, _)| *on).map(|(_, text)| *text));
         text
     }
@@ -263,6 +276,8 @@ impl Fault {
 
 struct Node {
     server: Server,
+    /// Its wall clock, if that is not this machine's.
+    _clock: Option<Clock>,
     relay: Relay,
     /// The fault, since when, until when.
     ill: Option<(Fault, Duration, Duration)>,
@@ -271,11 +286,20 @@ struct Node {
 }
 
 impl Node {
-    fn start() -> Node {
-        let server = Server::start();
+    /// `clocks`: where its clock comes from, if it has one of its own, which gains `slew` parts of a million.
+    fn start(number: usize, clocks: Option<&Clocks>, slew: i64) -> Node {
+        let own = clocks.map(|clocks| clocks.server(&number.to_string()));
+        let (server, clock) = match own {
+            Some((server, clock)) => {
+                clock.slew(slew, None);
+                (server, Some(clock))
+            }
+            None => (Server::start(), None),
+        };
         Node {
             relay: Relay::to(server.port()),
             server,
+            _clock: clock,
             ill: None,
             restarted: None,
         }
@@ -411,6 +435,7 @@ struct Soak {
     plan: Plan,
     random: Random,
     nodes: Vec<Node>,
+    _clocks: Option<Clocks>,
     processes: Vec<Process>,
     /// Of those that were killed.
     lives: Vec<Life>,
@@ -429,12 +454,24 @@ struct Soak {
 impl Soak {
     fn new(plan: Plan) -> Soak {
         println!("soak: {}", plan.describe());
-        let nodes: Vec<Node> = (0..plan.nodes).map(|_| Node::start()).collect();
+        let clocks = (plan.slew != 0).then(|| {
+            Clocks::build("--slew").expect("a C compiler, cc, for clocks that are slewed")
+        });
+        let node = |number: usize| {
+            let slew = if number.is_multiple_of(2) {
+                plan.slew
+            } else {
+                -plan.slew
+            };
+            Node::start(number, clocks.as_ref(), slew)
+        };
+        let nodes: Vec<Node> = (0..plan.nodes).map(node).collect();
         let open = |path| open_record(path, plan.row_every, &plan.describe());
         Soak {
             random: random(plan.seed, [0; 3]),
             record: plan.record.as_deref().map(open),
             nodes,
+            _clocks: clocks,
             processes: Vec::new(),
             lives: Vec::new(),
             journals: Journals::new(),
@@ -842,7 +879,8 @@ impl Soak {
             let windows = check::both(&healthy, &life.windows);
             let (time, since) = check::longest_without(&taken, &windows);
             longest = longest.max(time);
-            if time > PATIENCE {
+            // Nodes whose clocks are fast grant nothing to those who notice it.
+            if time > PATIENCE && self.plan.slew < FAST {
                 self.violations.push(format!(
                     "{}acquired nothing for {:.3} s from {:.3} s on, with a majority healthy",
                     life.name,
@@ -872,6 +910,19 @@ impl Soak {
         orphans
     }
 
+    /// How often a clock was taken for one that was set forward.
+    fn judge_clocks(&mut self, findings: &Findings) -> u64 {
+        let alarms = findings.notes.get(client::ALARM).copied().unwrap_or(0);
+        let expected = self.plan.restart_guard && self.plan.slew >= FAST;
+        if (alarms > 0) != expected {
+            self.violations.push(format!(
+                "{alarms} times a clock counted as set forward that gains {} ppm",
+                self.plan.slew
+            ));
+        }
+        alarms
+    }
+
     fn conclude(mut self, worked_until: Duration) -> ExitCode {
         let ended = now();
         let left: usize = self.nodes.iter().map(|node| node.keys().len()).sum();
@@ -892,6 +943,7 @@ impl Soak {
 
         let (healthy, longest) = self.judge_progress(&findings, worked_until);
         let orphans = self.judge_sights(&findings);
+        let alarms = self.judge_clocks(&findings);
 
         let list = |counts: Vec<(&str, u64)>| {
             let texts = counts.iter().map(|(what, count)| format!("{what} {count}"));
@@ -911,6 +963,7 @@ impl Soak {
         println!("faults       {faults}: {}", list(kinds.collect()));
         println!("overlaps     {overlaps}");
         println!("lost early   {}", findings.lost_early.len());
+        println!("clocks       {alarms} times one counted as set forward");
         println!("key checks   {}", self.checks);
         println!(
             "orphans      {orphans} of {} keys seen on healthy nodes",

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,11 +19,37 @@ use crate::{LONGEST_TTL, RESOURCES, WAIT, hex, now, process_name, random};
 /// An answer that took longer was delayed by a fault.
 const SLOW: Duration = Duration::from_millis(10);
 
+/// A clock was taken for one that was set forward.
+pub(crate) const ALARM: &str = "a clock counted as set forward";
+
+/// Notes these alarms, each of which is a line of the log.
+struct Alarms(Mutex<Journal>);
+
+impl log::Log for Alarms {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, line: &log::Record<'_>) {
+        let text = line.args().to_string();
+        if text.contains("its clock was set forward") {
+            println!("{text}");
+            self.0.lock().expect("no thread panics").note(ALARM);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
 /// `dir slot generation seed threads guard fair calm together url…`: works until its standard input ends; a byte there asks it
 /// to leave nothing behind from now on. `alone` in place of `together`: each thread has a node of its own.
 pub(crate) fn run(args: &[String]) {
     let number = |at: usize| args[at].parse::<u64>().expect("a number");
     let (dir, slot, generation, seed) = (Path::new(&args[0]), number(1), number(2), number(3));
+    let alarms = Journal::create(&dir.join(format!("alarms of process {slot}.{generation}")));
+    let alarms: &Alarms = Box::leak(Box::new(Alarms(Mutex::new(alarms))));
+    log::set_logger(alarms).expect("no other logger");
+    log::set_max_level(log::LevelFilter::Warn);
     let mut options = Options::new().wait(WAIT).retry_delay(ms(1), ms(30));
     options = options.fair(number(6) > 0);
     if number(5) > 0 {

@@ -22,6 +22,7 @@
 )]
 
 pub mod certificates;
+pub mod clocks;
 pub mod clusters;
 pub mod fake;
 pub mod holders;
