@@ -40,8 +40,8 @@
 //! - no process panics, hangs, or gets an error that it cannot get;
 //! - with `--restart-guard`: no clock that is slewed by less than 0.2 %, and no pause, is taken for a clock that was set forward; and
 //!   with `--slew`, one that gains more is;
-//! - with `--record`: memory, threads and descriptors of the first process, which is never killed then, do not grow
-//!   (`soak/record.rs`).
+//! - with `--record`: what the first process, which is never killed then, has allocated, its threads and its descriptors do not
+//!   grow (`soak/record.rs`).
 //!
 //! The wall clock must not be set meanwhile: a lock would rightly be lost early.
 
@@ -51,8 +51,12 @@ mod check;
 mod client;
 #[path = "soak/failovers.rs"]
 mod failovers;
+#[path = "soak/groups.rs"]
+mod groups;
 #[path = "soak/journals.rs"]
 mod journals;
+#[path = "soak/live.rs"]
+mod live;
 #[path = "soak/record.rs"]
 mod record;
 #[path = "../tests/support/mod.rs"]
@@ -466,7 +470,7 @@ impl Soak {
             Node::start(number, clocks.as_ref(), slew)
         };
         let nodes: Vec<Node> = (0..plan.nodes).map(node).collect();
-        let open = |path| open_record(path, plan.row_every, &plan.describe());
+        let open = |path| open_record(path, plan.row_every, "nodes", &plan.describe());
         Soak {
             random: random(plan.seed, [0; 3]),
             record: plan.record.as_deref().map(open),
@@ -773,6 +777,7 @@ impl Soak {
         let faults = self.counts.iter();
         let seen = Seen {
             acquired: self.journals.acquired(),
+            live: self.journals.take_live(&process_name(0, 0)),
             overlaps: check::overlaps(&self.journals.findings.spans).len(),
             keys: answering.map(|node| node.keys().len()).sum(),
             faults: faults
@@ -999,8 +1004,8 @@ impl Soak {
     }
 }
 
-/// Begins a piece in the record, with the servers' version and how they are reached.
-fn open_record(path: &Path, every: Duration, piece: &str) -> Record {
+/// Begins a piece in the record, with the servers' version, how they are reached and what they are.
+fn open_record(path: &Path, every: Duration, of: &str, piece: &str) -> Record {
     let version = Command::new(support::redis_server())
         .arg("--version")
         .output();
@@ -1008,7 +1013,7 @@ fn open_record(path: &Path, every: Duration, piece: &str) -> Record {
     let version = String::from_utf8_lossy(&version);
     let version: Vec<&str> = version.split(' ').take(3).collect();
     let way = if support::over_tls() { "TLS" } else { "TCP" };
-    let piece = format!("{} over {way}, {piece}", version.join(" "));
+    let piece = format!("{of} of {} over {way}, {piece}", version.join(" "));
     Record::open(path, now(), every, &piece)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -49,6 +49,8 @@ pub(crate) enum Record {
     Lost {
         at: Duration,
     },
+    /// The bytes that the process has allocated, and in how many allocations.
+    Live([u64; 2]),
     /// Something to count.
     Note(String),
     /// Something that must not happen.
@@ -69,6 +71,7 @@ impl Record {
             Record::End { at } => format!("end {}\n", n(at)),
             Record::Leak => "leak\n".to_owned(),
             Record::Lost { at } => format!("lost {}\n", n(at)),
+            Record::Live([bytes, count]) => format!("live {bytes} {count}\n"),
             Record::Note(what) => format!("note {what}\n"),
             Record::Wrong(what) => format!("wrong {}\n", what.replace('\n', " ")),
         }
@@ -93,6 +96,7 @@ impl Record {
             "end" => Record::End { at: time()? },
             "leak" => Record::Leak,
             "lost" => Record::Lost { at: time()? },
+            "live" => Record::Live([word()?.parse().ok()?, word()?.parse().ok()?]),
             "note" => Record::Note(rest.to_owned()),
             "wrong" => Record::Wrong(rest.to_owned()),
             _ => return None,
@@ -118,6 +122,8 @@ pub(crate) struct Findings {
     pub(crate) taken: BTreeMap<String, Vec<Duration>>,
     /// The tokens of all locks, and when their release was called.
     pub(crate) ended: HashMap<String, Option<Duration>>,
+    /// What each process had allocated, by thread.
+    pub(crate) live: BTreeMap<String, Vec<[u64; 2]>>,
     pub(crate) notes: BTreeMap<String, u64>,
     /// Locks that were valid until their deadline, and were said to be lost before.
     pub(crate) lost_early: Vec<String>,
@@ -215,6 +221,10 @@ impl Thread {
                         self.name, self.taken
                     ));
                 }
+            }
+            Record::Live(live) => {
+                let all = findings.live.entry(self.name.clone());
+                all.or_default().push(live);
             }
             Record::Note(what) => *findings.notes.entry(what).or_default() += 1,
             Record::Wrong(what) => findings.wrong.push(format!("{}: {what}", self.name)),

@@ -13,6 +13,7 @@ use redlock_sync::{Error, Lock, Options, Redlock, Token};
 
 use crate::check::Record;
 use crate::failovers::{RESOURCES_OF_PAIR, pair_name};
+use crate::live::live;
 use crate::support::{Random, ms};
 use crate::{LONGEST_TTL, RESOURCES, WAIT, hex, now, process_name, random};
 
@@ -87,6 +88,9 @@ pub(crate) fn run(args: &[String]) {
             let stop = &stop;
             scope.spawn(move || worker.work(stop));
         }
+        let memory = format!("{}memory", process_name(slot, generation));
+        let (stop, journal) = (&stop, Journal::create(&dir.join(memory)));
+        scope.spawn(move || journal.weigh(stop));
         let mut byte = [0];
         while let Ok(1..) = std::io::stdin().read(&mut byte) {
             tidy.store(true, Ordering::Relaxed);
@@ -120,6 +124,14 @@ impl Journal {
 
     fn note(&mut self, what: &str) {
         self.write(&Record::Note(what.to_owned()));
+    }
+
+    /// Writes every second what the process has allocated.
+    fn weigh(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.write(&Record::Live(live()));
+            std::thread::sleep(ms(1000));
+        }
     }
 
     /// Just acquired.

@@ -1,5 +1,5 @@
-//! Failovers: pairs of servers, of which one replicates the other, each behind a name that moves; and processes that take
-//! locks there meanwhile. Afterwards every holder's belief is compared with every other's.
+//! Failovers: pairs of servers, of which one replicates the other, each behind a name that moves, or sets with sentinels, or
+//! Clusters; and processes that take locks there meanwhile. Afterwards every holder's belief is compared with every other's.
 //!
 //! ```text
 //! cargo run --release --example soak -- failovers --each 2 --restart-guard
@@ -8,8 +8,8 @@
 //! | option | |
 //! | --- | --- |
 //! | `--each N` | how many failovers of each kind (default 2) |
-//! | `--pairs N` | how many pairs fail over beside each other (default 6) |
-//! | `--processes P` | default 8; each has a thread for each pair |
+//! | `--pairs N`, `--sets N`, `--clusters N` | how many pairs, sets or Clusters fail over beside each other (default: 6 pairs) |
+//! | `--processes P` | default 8; each has a thread for each pair, set or Cluster |
 //! | `--restart-guard` | all clients have the restart guard |
 //! | `--calm N`, `--record FILE`, `--row-every S` | as without `failovers` |
 //! | `--seed X` | draws the same faults and the same work again; their timing is the machine's |
@@ -24,51 +24,27 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::check::{self, Findings};
+use crate::groups::{Group, Kind, Make};
 use crate::journals::Journals;
 use crate::record::{Record, Seen};
-use crate::support::relay::Relay;
-use crate::support::{Random, Server, eventually, ms, watched};
-use crate::{HEALING, LONGEST_TTL, lock_keys, now, open_record, random};
+use crate::support::{ms, watched};
+use crate::{HEALING, LONGEST_TTL, now, open_record, process_name, random};
 
 /// Few, so that they are fought over.
 pub(crate) const RESOURCES_OF_PAIR: u64 = 3;
-/// For how long the guard lets the master before go on, and how long it does so here at most.
+/// For how long the guard lets the master before go on.
 const MARGIN: Duration = Duration::from_secs(5);
-const GOES_ON: u64 = 3000;
 /// With the guard a pair is used again within this time, also on a busy machine.
 const LATEST: Duration = Duration::from_secs(30);
 
-/// What the names of a pair's locks begin with.
+/// What the names of the locks of a pair, set or Cluster begin with. In a Cluster they are in one slot.
 pub(crate) fn pair_name(pair: impl std::fmt::Display) -> String {
-    format!("pair-{pair}:")
+    format!("{{pair-{pair}}}:")
 }
-
-/// What happens to a master.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// It is killed, and its replica promoted, without the last locks.
-    Killed,
-    /// Its replica is promoted; it goes on for a while, as do some of its clients, and is demoted.
-    GoesOn,
-    /// The same, but it is stopped at first.
-    Stopped,
-    /// It takes its place again, and closes no connection.
-    Back,
-    Flushed,
-    Restarted,
-}
-
-const KINDS: [Kind; 6] = [
-    Kind::Killed,
-    Kind::GoesOn,
-    Kind::Stopped,
-    Kind::Back,
-    Kind::Flushed,
-    Kind::Restarted,
-];
 
 struct Plan {
     each: usize,
+    make: Make,
     pairs: usize,
     processes: usize,
     restart_guard: bool,
@@ -82,6 +58,7 @@ impl Plan {
     fn parse(args: &[String]) -> Result<Plan, String> {
         let mut plan = Plan {
             each: 2,
+            make: Make::Pairs,
             pairs: 6,
             processes: 8,
             restart_guard: false,
@@ -105,7 +82,9 @@ impl Plan {
             };
             match arg.as_str() {
                 "--each" => plan.each = count()?,
-                "--pairs" => plan.pairs = count()?,
+                "--pairs" => (plan.make, plan.pairs) = (Make::Pairs, count()?),
+                "--sets" => (plan.make, plan.pairs) = (Make::Sets, count()?),
+                "--clusters" => (plan.make, plan.pairs) = (Make::Clusters, count()?),
                 "--processes" => plan.processes = count()?,
                 "--restart-guard" => plan.restart_guard = true,
                 "--seed" => plan.seed = number()?,
@@ -120,9 +99,10 @@ impl Plan {
 
     fn describe(&self) -> String {
         format!(
-            "seed {}, {} pairs, {} processes, {} failovers of each kind{}",
+            "seed {}, {} {}, {} processes, {} failovers of each kind{}",
             self.seed,
             self.pairs,
+            self.make.name(),
             self.processes,
             self.each,
             match self.restart_guard {
@@ -130,113 +110,6 @@ impl Plan {
                 false => "",
             }
         )
-    }
-}
-
-struct Pair {
-    servers: [Server; 2],
-    master: usize,
-    name: Relay,
-    random: Random,
-}
-
-impl Pair {
-    fn start(random: Random) -> Pair {
-        let servers = [(); 2].map(|()| Server::with_args(&["--repl-diskless-sync-delay", "0"]));
-        let pair = Pair {
-            name: Relay::to(servers[0].port()),
-            servers,
-            master: 0,
-            random,
-        };
-        pair.replicate(1, 0);
-        pair
-    }
-
-    fn replicate(&self, replica: usize, of: usize) {
-        let port = self.servers[of].port().to_string();
-        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", &port]);
-        self.follows(replica);
-    }
-
-    fn follows(&self, replica: usize) {
-        eventually("it replicates", || {
-            self.servers[replica].info("replication", "master_link_status") == "up"
-        });
-    }
-
-    fn promote(&mut self, replica: usize) {
-        self.servers[replica].command(&["REPLICAOF", "NO", "ONE"]);
-        self.name.lead_to(self.servers[replica].port());
-        self.master = replica;
-    }
-
-    /// What its master is told from now on it does not learn.
-    fn lag(&mut self, replica: usize) {
-        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", "1"]);
-        std::thread::sleep(ms(30 + self.random.below(400)));
-    }
-
-    /// Some clients have to connect anew, and find the new master.
-    fn cut_some(&mut self, server: usize) {
-        let clients = self.servers[server].command(&["CLIENT", "LIST", "TYPE", "normal"]);
-        let clients: String = redis::from_redis_value(clients).expect("a list");
-        let ids = clients.lines().filter_map(|line| {
-            let id = line.strip_prefix("id=")?;
-            Some(id.split_once(' ')?.0.to_owned())
-        });
-        let some = ids.filter(|_| self.random.below(2) == 0);
-        let some: Vec<String> = some.collect();
-        for id in some {
-            self.servers[server].command(&["CLIENT", "KILL", "ID", &id]);
-        }
-    }
-
-    /// For how long the old master was one beside the new one.
-    fn fail_over(&mut self, kind: Kind) -> Duration {
-        let (old, new) = (self.master, 1 - self.master);
-        if kind == Kind::Flushed {
-            self.servers[old].command(&["FLUSHALL"]);
-            return Duration::ZERO;
-        }
-        if kind == Kind::Restarted {
-            self.servers[old].kill();
-            self.servers[old].restart();
-            self.follows(new);
-            return Duration::ZERO;
-        }
-        self.lag(new);
-        match kind {
-            Kind::Killed => self.servers[old].kill(),
-            Kind::Stopped => self.servers[old].stop(),
-            _ => {}
-        }
-        let since = now();
-        self.promote(new);
-        match kind {
-            Kind::Killed => {
-                self.servers[old].restart();
-                self.replicate(old, new);
-                return Duration::ZERO;
-            }
-            Kind::GoesOn => self.cut_some(old),
-            _ => {}
-        }
-        if kind != Kind::Back {
-            std::thread::sleep(ms(self.random.below(GOES_ON)));
-        }
-        if kind == Kind::Stopped {
-            self.servers[old].resume();
-        }
-        let port = self.servers[new].port().to_string();
-        self.servers[old].command(&["REPLICAOF", "127.0.0.1", &port]);
-        let took = now() - since;
-        self.follows(old);
-        if kind == Kind::Back {
-            self.promote(old);
-            self.replicate(new, old);
-        }
-        took
     }
 }
 
@@ -256,7 +129,7 @@ struct Shared {
 
 impl Shared {
     fn new(plan: Plan) -> Shared {
-        let mut due: Vec<Kind> = KINDS.repeat(plan.each);
+        let mut due: Vec<Kind> = plan.make.kinds().repeat(plan.each);
         let mut random = random(plan.seed, [1, 0, 0]);
         for at in (1..due.len()).rev() {
             let other = random.below(at as u64 + 1);
@@ -284,7 +157,8 @@ impl Shared {
         }
     }
 
-    fn fail_over(&self, pair: &mut Pair, number: usize) {
+    fn fail_over(&self, group: &mut Group, number: usize) {
+        let mut random = random(self.plan.seed, [2, number as u64, 1]);
         self.works(number, Duration::ZERO);
         let quiet = match self.plan.restart_guard {
             true => LONGEST_TTL + MARGIN,
@@ -295,8 +169,8 @@ impl Shared {
             let Some(kind) = next else {
                 return;
             };
-            std::thread::sleep(ms((200 + pair.random.below(600)) * self.plan.calm));
-            let took = pair.fail_over(kind);
+            std::thread::sleep(ms((200 + random.below(600)) * self.plan.calm));
+            let took = group.fail_over(kind);
             if took > MARGIN {
                 let text =
                     format!("pair {number}: two masters for {took:?}, so this shows nothing");
@@ -307,18 +181,20 @@ impl Shared {
             drop(happened);
             std::thread::sleep(quiet);
             self.works(number, now());
-            let keys = lock_keys(&pair.servers[pair.master]).len();
-            self.keys.lock().expect("no panic")[number] = keys;
+            self.keys.lock().expect("no panic")[number] = group.keys();
         }
     }
 
-    fn add_row(&self, record: &mut Record, process: u32, findings: &Findings) {
+    fn add_row(&self, record: &mut Record, process: u32, journals: &mut Journals) {
+        let live = journals.take_live(&process_name(0, 0));
+        let findings = &journals.findings;
         let mut faults = BTreeMap::new();
         for (kind, ..) in &*self.happened.lock().expect("no panic") {
             *faults.entry(format!("{kind:?}")).or_default() += 1;
         }
         let seen = Seen {
             acquired: findings.taken.values().map(Vec::len).sum(),
+            live,
             overlaps: check::overlaps(&findings.spans).len(),
             keys: self.keys.lock().expect("no panic").iter().sum(),
             faults,
@@ -348,10 +224,13 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         }
     };
     println!("soak: {}", plan.describe());
-    let open = |path| open_record(path, plan.row_every, &plan.describe());
+    let open = |path| open_record(path, plan.row_every, plan.make.name(), &plan.describe());
     let mut record = plan.record.as_deref().map(open);
-    let start = |pair| Pair::start(random(plan.seed, [2, pair as u64, 0]));
-    let mut pairs: Vec<Pair> = (0..plan.pairs).map(start).collect();
+    let start = |pair| {
+        let random = random(plan.seed, [2, pair as u64, 0]);
+        Group::start(plan.make, random, pair_name(pair))
+    };
+    let mut pairs: Vec<Group> = (0..plan.pairs).map(start).collect();
     let mut journals = Journals::new();
     let mut clients: Vec<Child> = (0..plan.processes)
         .map(|slot| client(&plan, &pairs, slot, &journals))
@@ -370,7 +249,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             if let Some(record) = &mut record
                 && record.is_due(now())
             {
-                shared.add_row(record, clients[0].id(), &journals.findings);
+                shared.add_row(record, clients[0].id(), &mut journals);
             }
             if now() > said + Duration::from_secs(5 * shared.plan.calm) {
                 said = now();
@@ -386,7 +265,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     });
     if let Some(record) = &mut record {
         journals.read();
-        shared.add_row(record, clients[0].id(), &journals.findings);
+        shared.add_row(record, clients[0].id(), &mut journals);
     }
     for child in &mut clients {
         drop(child.stdin.take());
@@ -398,13 +277,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             shared.violations.lock().expect("no panic").push(text);
         }
     }
-    let left = || {
-        pairs
-            .iter()
-            .flat_map(|pair| &pair.servers)
-            .map(|server| lock_keys(server).len())
-            .sum::<usize>()
-    };
+    let left = || pairs.iter().map(Group::keys).sum::<usize>();
     let end = now() + LONGEST_TTL + HEALING;
     while left() > 0 && now() < end {
         std::thread::sleep(ms(20));
@@ -416,7 +289,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     conclude(&shared, journals, record)
 }
 
-fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Child {
+fn client(plan: &Plan, pairs: &[Group], slot: usize, journals: &Journals) -> Child {
     let program = std::env::current_exe().expect("a path to this program");
     watched(&mut Command::new(program))
         .arg("--client")
@@ -427,7 +300,7 @@ fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Chil
             u8::from(plan.restart_guard).to_string(),
         ])
         .args(["0", &plan.calm.to_string(), "alone"])
-        .args(pairs.iter().map(|pair| pair.name.url()))
+        .args(pairs.iter().map(Group::url))
         .stdin(Stdio::piped())
         .spawn()
         .expect("this program can be started again")

@@ -67,6 +67,13 @@ impl Journals {
         of.map(|(thread, _)| thread.clone()).collect()
     }
 
+    /// What a process had allocated since this was called last.
+    pub(crate) fn take_live(&mut self, process: &str) -> Vec<[u64; 2]> {
+        let all = self.findings.live.iter_mut();
+        let of = all.filter(|(thread, _)| thread.starts_with(process));
+        of.flat_map(|(_, live)| std::mem::take(live)).collect()
+    }
+
     pub(crate) fn acquired(&self) -> usize {
         self.findings.taken.values().map(Vec::len).sum()
     }

@@ -8,19 +8,31 @@ use std::io::{Error, ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// What grows by more than that during a piece, in percent, is an error.
+/// Threads and descriptors that grow by more than that during a piece, in percent, are an error.
 const MOST_GROWTH: f64 = 1.0;
-const COLUMNS: &str = "# piece seconds acquired overlaps keys memory/kB threads descriptors; faults since the row before";
+/// The same for what is allocated: some hundred allocations, of which buffers grow until they have met the longest answer. A piece has hundreds
+/// of faults: if one allocation were kept for each of them, there would be several times as many in the end.
+const MOST_LIVE_GROWTH: f64 = 10.0;
+/// Not judged: the kernel also counts code that is read when it is first run, and holes between allocations.
+const MEMORY: &str = "memory/kB";
+const LIVE: &str = "live/B";
+const ALLOCATIONS: &str = "allocations";
+const COLUMNS: &str = "# piece seconds acquired overlaps keys memory/kB threads descriptors live/B allocations; faults since the row before";
 
 /// What the soak has seen since the piece began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) acquired: usize,
+    /// What the process that lives for the whole piece had allocated since the row before: bytes, and in how many allocations.
+    pub(crate) live: Vec<[u64; 2]>,
     pub(crate) overlaps: usize,
     /// Keys of locks, on the nodes that answer now.
     pub(crate) keys: usize,
     pub(crate) faults: BTreeMap<String, u64>,
 }
+
+/// In records of 2026-11-26, which lack the last two.
+const OLD_COLUMNS: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
@@ -41,10 +53,13 @@ pub(crate) struct Usage {
     pub(crate) memory: u64,
     pub(crate) threads: u64,
     pub(crate) descriptors: u64,
+    /// The median since the row before, in bytes; and of how many allocations. Zero in records of 2026-11-26.
+    pub(crate) live: u64,
+    pub(crate) allocations: u64,
 }
 
 impl Usage {
-    fn of(process: u32) -> Result<Usage, Error> {
+    fn of(process: u32, live: &[[u64; 2]]) -> Result<Usage, Error> {
         let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
         let number = |name| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
@@ -55,26 +70,26 @@ impl Usage {
             memory: number("VmRSS:")?,
             threads: number("Threads:")?,
             descriptors: std::fs::read_dir(format!("/proc/{process}/fd"))?.count() as u64,
+            live: median(live, |[bytes, _]| *bytes),
+            allocations: median(live, |[_, count]| *count),
         })
     }
 }
 
 impl Row {
     fn line(&self) -> String {
-        let Usage {
-            memory,
-            threads,
-            descriptors,
-        } = self.usage;
+        let usage = &self.usage;
         let numbers = [
             self.piece,
             self.seconds,
             self.acquired,
             self.overlaps,
             self.keys,
-            memory,
-            threads,
-            descriptors,
+            usage.memory,
+            usage.threads,
+            usage.descriptors,
+            usage.live,
+            usage.allocations,
         ];
         let numbers = numbers.map(|number| number.to_string()).join(" ");
         format!("{numbers}; {}\n", self.faults)
@@ -83,6 +98,10 @@ impl Row {
     pub(crate) fn parse(line: &str) -> Option<Row> {
         let (numbers, faults) = line.split_once("; ")?;
         let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
+        let mut numbers = numbers.ok()?;
+        if numbers.len() == OLD_COLUMNS {
+            numbers.extend([0, 0]);
+        }
         let [
             piece,
             seconds,
@@ -92,7 +111,9 @@ impl Row {
             memory,
             threads,
             descriptors,
-        ] = numbers.ok()?.try_into().ok()?;
+            live,
+            allocations,
+        ] = numbers.try_into().ok()?;
         Some(Row {
             piece,
             seconds,
@@ -103,10 +124,19 @@ impl Row {
                 memory,
                 threads,
                 descriptors,
+                live,
+                allocations,
             },
             faults: faults.to_owned(),
         })
     }
+}
+
+/// Zero of nothing.
+fn median<T>(all: &[T], of: impl Fn(&T) -> u64) -> u64 {
+    let mut all: Vec<u64> = all.iter().map(of).collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
 pub(crate) struct Record {
@@ -168,7 +198,7 @@ impl Record {
             acquired: self.before.acquired + seen.acquired as u64,
             overlaps: self.before.overlaps + seen.overlaps as u64,
             keys: seen.keys as u64,
-            usage: Usage::of(process)?,
+            usage: Usage::of(process, &seen.live)?,
             faults: lately.collect::<Vec<_>>().join(", "),
         };
         self.faults = seen.faults;
@@ -223,30 +253,34 @@ impl Growth {
 
     /// The number of threads goes up and down by one.
     pub(crate) fn is_too_much(&self) -> bool {
-        self.percent() > MOST_GROWTH && self.late > self.early + 1
+        let most = match self.what {
+            MEMORY => return false,
+            LIVE | ALLOCATIONS => MOST_LIVE_GROWTH,
+            _ => MOST_GROWTH,
+        };
+        self.percent() > most && self.late > self.early + 1
     }
 }
 
-/// Of memory, threads and descriptors; of nothing, if a tenth of the rows is less than three.
+/// Of all that is recorded of the process; of nothing, if a tenth of the rows is less than three.
 pub(crate) fn growth(rows: &[Row]) -> Vec<Growth> {
     let tenth = rows.len() / 10;
     if tenth < 3 {
         return Vec::new();
     }
     let (early, late) = (&rows[tenth..2 * tenth], &rows[rows.len() - tenth..]);
-    let median = |rows: &[Row], of: fn(&Usage) -> u64| {
-        let mut all: Vec<u64> = rows.iter().map(|row| of(&row.usage)).collect();
-        all.sort_unstable();
-        all[all.len() / 2]
-    };
-    let grown = |what, of| Growth {
+    let grown = |(what, of): (_, fn(&Row) -> u64)| Growth {
         what,
         early: median(early, of),
         late: median(late, of),
     };
-    vec![
-        grown("memory/kB", |usage| usage.memory),
-        grown("threads", |usage| usage.threads),
-        grown("descriptors", |usage| usage.descriptors),
-    ]
+    let all: [(_, fn(&Row) -> u64); 5] = [
+        (MEMORY, |row| row.usage.memory),
+        ("threads", |row| row.usage.threads),
+        ("descriptors", |row| row.usage.descriptors),
+        (LIVE, |row| row.usage.live),
+        (ALLOCATIONS, |row| row.usage.allocations),
+    ];
+    let all = all.map(grown).into_iter();
+    all.filter(|growth| growth.early > 0).collect()
 }

@@ -103,14 +103,19 @@ impl Set {
     }
 
     pub fn is_promoted(&self, server: usize) -> bool {
-        let role = || {
-            let client = redis::Client::open(self.servers[server].unix_url())?;
-            let mut connection = client.get_connection()?;
-            redis::cmd("INFO").arg("replication").query(&mut connection)
-        };
+        self.replication_has(server, "role:master")
+    }
+
+    fn replication_has(&self, server: usize, line: &str) -> bool {
         // With the promotion a sentinel ends all connections.
-        let info: redis::RedisResult<String> = role();
-        info.is_ok_and(|info| info.contains("role:master"))
+        let info = self.servers[server].try_command(&["INFO", "replication"]);
+        let info = info.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+        info.is_ok_and(|info| info.contains(line))
+    }
+
+    /// A server that may have just been started, or may be busy.
+    pub fn replicates(&self, server: usize) -> bool {
+        self.replication_has(server, "master_link_status:up")
     }
 
     /// Waits until the replica is the master, for all sentinels.

@@ -43,12 +43,7 @@ fn fail_over(set: &mut Set, kind: Kind, master: usize) {
 
 fn replicates(set: &Set, replica: usize) {
     eventually_within(PATIENCE, "the old one replicates", &mut || {
-        let info = || -> redis::RedisResult<String> {
-            let client = redis::Client::open(set.servers[replica].unix_url())?;
-            let mut connection = client.get_connection()?;
-            redis::cmd("INFO").arg("replication").query(&mut connection)
-        };
-        info().is_ok_and(|info| info.contains("master_link_status:up"))
+        set.replicates(replica)
     });
 }
 
