@@ -173,11 +173,128 @@ impl Owed {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::proof::fixtures::key;
+    use crate::errors::cause::Cause;
+    use crate::proof::fixtures::{MS, key};
     use crate::values::clock;
 
     const SLOT: u16 = 17;
+
+    /// A queue with one release for each of these nodes, of a lock of this name.
+    fn owing(all: &[(usize, &str)], now: Instant) -> Owed {
+        let mut owed = Owed::default();
+        for (node, name) in all {
+            let debt = Debt::release(key(name.as_bytes()));
+            owed.add((*node, debt), SLOT, None, now);
+        }
+        owed
+    }
+
+    /// The next release, which must be due then.
+    fn sent(owed: &mut Owed, due: Instant) -> OwedRelease {
+        if let OwedTask::Wait(until) = owed.next(due - MS) {
+            assert_eq!(until, due);
+        }
+        match owed.next(due) {
+            OwedTask::Send(release) => release,
+            OwedTask::Wait(until) => panic!("due in {:?}", until - due),
+            OwedTask::End => panic!("nothing is left"),
+        }
+    }
+
+    fn is_at_end(owed: &mut Owed, now: Instant) -> bool {
+        matches!(owed.next(now), OwedTask::End)
+    }
+
+    /// The answer of a node that returned this error.
+    fn failed(node: usize, error: &str, now: Instant) -> Answer {
+        let mut answer = Answer::none(now);
+        answer.tally.fail(node);
+        let cause = match Elsewhere::of(error, &"h:1".into()) {
+            Some(elsewhere) => Cause::Elsewhere(elsewhere.into()),
+            None => Cause::Closed(error.into()),
+        };
+        answer.remarks.make().causes.push((node, Arc::new(cause)));
+        answer
+    }
+
+    #[test]
+    fn one_thread_at_a_time_sends_releases_on() {
+        let now = clock::instant();
+        assert!(!Owed::default().starts());
+        let mut owed = owing(&[(0, "a")], now);
+        assert!(owed.starts());
+        assert!(!owed.starts());
+        owed.deserted();
+        assert!(!owed.is_running());
+        assert!(owed.starts());
+    }
+
+    #[test]
+    fn a_redirected_release_is_sent_on_after_pauses() {
+        let now = clock::instant();
+        for (error, to) in [("MOVED 17 h:2", None), ("ASK 17 h:2", Some(2))] {
+            let mut owed = owing(&[(0, "a")], now);
+            for pause in [Duration::ZERO, PAUSE, 2 * PAUSE] {
+                let release = owed.queue.pop_front().expect(error);
+                owed.answered(release, &failed(0, error, now), |_| true, now);
+                let release = sent(&mut owed, now + pause);
+                assert_eq!(release.to.as_ref().map(|to| to.1), to, "{error}");
+                owed.queue.push_back(release);
+            }
+        }
+    }
+
+    #[test]
+    fn while_servers_are_used_a_release_without_an_answer_is_left_to_its_server() {
+        let now = clock::instant();
+        let mut owed = owing(&[(0, "a")], now);
+        let release = sent(&mut owed, now);
+        owed.answered(release, &failed(0, "silent", now), |_| true, now);
+        assert!(is_at_end(&mut owed, now));
+    }
+
+    #[test]
+    fn after_the_close_a_release_is_tried_again_and_a_server_that_stays_silent_is_given_up() {
+        let now = clock::instant();
+        let all = [(0, "a"), (0, "here"), (0, "there"), (1, "here")];
+        let mut owed = owing(&all, now);
+        owed.close(now);
+        let (mut release, mut due) = (sent(&mut owed, now), now);
+        // Behind the others, which are due now.
+        let others: Vec<OwedRelease> = owed.queue.drain(..).collect();
+        for pause in [Duration::ZERO, PAUSE, 2 * PAUSE] {
+            owed.answered(release, &failed(0, "silent", due), |_| true, due);
+            due += pause;
+            release = sent(&mut owed, due);
+        }
+        owed.queue.extend(others);
+        let late = now + AFTER_CLOSE;
+        let is_there = |release: &OwedRelease| *release.op.key.resource == *b"here";
+        owed.answered(release, &failed(0, "silent", late), is_there, late);
+        let left = owed
+            .queue
+            .iter()
+            .map(|one| (one.node, &*one.op.key.resource));
+        assert_eq!(
+            left.collect::<Vec<_>>(),
+            [(0, &b"there"[..]), (1, &b"here"[..])]
+        );
+    }
+
+    #[test]
+    fn after_the_close_a_release_that_was_answered_is_done() {
+        let now = clock::instant();
+        let mut owed = owing(&[(0, "a")], now);
+        owed.close(now);
+        let release = sent(&mut owed, now);
+        let mut answer = Answer::none(now);
+        answer.tally.grant(0);
+        owed.answered(release, &answer, |_| true, now);
+        assert!(is_at_end(&mut owed, now));
+    }
 
     #[test]
     fn a_redirected_release_is_asked_about_at_the_owner_of_its_slot_and_never_at_once() {

@@ -87,3 +87,48 @@ impl Answer {
         votes.errors(Question::Answer, self.tally.granted, nodes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, answer};
+    use crate::values::clock::Point;
+
+    #[test]
+    fn a_release_has_notified_if_any_node_reports_that() {
+        let now = Point::now();
+        for (numbers, notified) in [
+            (None, false),
+            (Some((1, 1)), false),
+            (Some((1, NOTIFIED)), true),
+            (Some((NOTIFIED, NOTIFIED)), true),
+        ] {
+            let answer = Answer {
+                numbers,
+                ..answer(Outcome::No, 0, now)
+            };
+            assert_eq!(answer.has_notified(), notified, "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_did_not_answer_are_named_with_their_own_causes_or_the_time_that_was_waited() {
+        let now = Point::now();
+        let mut answer = answer(Outcome::Yes(NodeSet::first(5)), 2, now);
+        answer.tally.fail(2);
+        let closed = Arc::new(Cause::Closed("mid-reply".into()));
+        answer.remarks.make().causes.push((2, closed));
+        let mut nodes: Vec<Node> = (0..5).map(|_| Node::new("x".into(), None)).collect();
+        nodes[3].away(Arc::new(Cause::Closed("at once".into())));
+        let missing = answer.missing(&nodes, 700 * MS, 1000 * MS);
+        let texts = missing.iter().map(|(at, error)| (at, error.to_string()));
+        match &*texts.collect::<Vec<_>>() {
+            [(2, own), (3, away), (4, trying)] => {
+                assert!(own.contains("mid-reply"), "{own}");
+                assert!(away.contains("at once"), "{away}");
+                assert!(trying.contains("700 ms"), "{trying}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

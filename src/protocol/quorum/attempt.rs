@@ -289,6 +289,63 @@ mod tests {
         attempt
     }
 
+    /// What three nodes report that deny the lock.
+    fn rejection(granted: usize, queued: usize, holders: usize) -> Rejection {
+        let info = |at| LockInfo {
+            queued: at < queued,
+            holder: (at < holders).then_some(7),
+            ..LockInfo::default()
+        };
+        Rejection {
+            granted,
+            remarks: (0..3 - granted).map(info).collect::<Vec<_>>().into(),
+        }
+    }
+
+    #[test]
+    fn a_quorum_queues_a_process_where_some_do_and_the_others_granted() {
+        for (granted, queued, is_queued) in [
+            (0, 0, false),
+            (0, 1, false),
+            (0, 2, true),
+            (1, 0, false),
+            (1, 1, true),
+            (2, 0, true),
+        ] {
+            let rejection = rejection(granted, queued, 0);
+            assert_eq!(rejection.is_queued(2), is_queued, "{granted}, {queued}");
+        }
+    }
+
+    #[test]
+    fn a_holder_is_unknown_if_no_node_reports_one_and_none_granted() {
+        assert!(rejection(0, 0, 0).is_unknown());
+        assert!(!rejection(0, 0, 1).is_unknown());
+        assert!(!rejection(1, 0, 0).is_unknown());
+    }
+
+    #[test]
+    fn another_use_of_the_name_counts_if_a_quorum_reports_it() {
+        let mut rejection = rejection(0, 0, 0);
+        for (node, found) in [(1, None), (2, Some((1, OtherUse::Data)))] {
+            let uses = &mut rejection.remarks.make().other_uses;
+            uses.push((node, OtherUse::Data));
+            assert_eq!(rejection.other_use(2), found);
+        }
+    }
+
+    #[test]
+    fn an_attempt_waits_since_the_lock_was_wanted_and_a_try_takes_time_since_it_was_sent() {
+        let wanted = Point::now();
+        let now = later(wanted, 30 * MS);
+        let resource = Arc::from(&b"a"[..]);
+        let attempt = Attempt::new(resource, ttl(1000 * MS), None, None, NODE_TIMEOUT);
+        let mut attempt = attempt.since(wanted.mono);
+        assert_eq!(attempt.took(now), Duration::ZERO);
+        assert_eq!(attempt.op(token(), now).since, Some(wanted.mono));
+        assert_eq!(attempt.took(later(now, 4 * MS)), 4 * MS);
+    }
+
     #[test]
     fn a_contender_without_a_vote_is_denied_at_once() {
         let now = Point::now();

@@ -76,3 +76,21 @@ impl Confirmation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::clock;
+
+    #[test]
+    fn releases_that_were_waited_for_are_confirmed_after_a_refusal_until_the_thread_ends() {
+        let mut confirmation = Confirmation::default();
+        assert!(!confirmation.some_are_refused());
+        confirmation.refused();
+        assert!(confirmation.some_are_refused());
+        assert!(confirmation.starts(true));
+        let next = confirmation.next(None, None, false, clock::instant());
+        assert!(matches!(next, Next::Finished), "{next:?}");
+        assert!(!confirmation.some_are_refused());
+    }
+}

@@ -27,3 +27,28 @@ impl NotifiedElsewhere {
         at.and_then(|at| self.0.remove(at)).is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::key;
+
+    #[test]
+    fn each_resource_is_reported_once_and_the_oldest_of_too_many_is_forgotten() {
+        let mut notified = NotifiedElsewhere::default();
+        let release = |name: &str| Some(Debt::release(key(name.as_bytes())));
+        notified.add(None);
+        notified.add(release("a"));
+        notified.add(release("a"));
+        assert!(!notified.take(b"b"));
+        assert!(notified.take(b"a"));
+        assert!(!notified.take(b"a"));
+        let names: Vec<String> = (0..=MAX_RESOURCES).map(|at| format!("{at}")).collect();
+        names.iter().for_each(|name| notified.add(release(name)));
+        let kept = names.iter().filter(|name| notified.take(name.as_bytes()));
+        assert_eq!(
+            kept.collect::<Vec<_>>(),
+            names[1..].iter().collect::<Vec<_>>()
+        );
+    }
+}

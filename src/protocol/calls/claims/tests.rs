@@ -207,3 +207,42 @@ fn a_wait_that_ends_reports_why() {
         }
     }
 }
+
+#[test]
+fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() {
+    let (mut now, mut process) = (Point::now(), Alone::new());
+    let mut call = claiming(None, now);
+    assert!(!call.is_in_queue());
+    let mut seen = [false; 3];
+    for _ in 0..200 {
+        now = later(now, MS);
+        let step = call.next(&mut process, now);
+        let plan = call.plan.as_ref().expect("it is for several names");
+        let left = [
+            call.call.is_in_queue(),
+            !plan.claims.is_empty(),
+            !plan.dropped.is_empty(),
+        ];
+        assert_eq!(call.is_in_queue(), left.contains(&true));
+        let only = left.iter().filter(|left| **left).count() == 1;
+        for (seen, left) in seen.iter_mut().zip(left) {
+            *seen |= left && only;
+        }
+        match step {
+            Step::Try(op) => {
+                let answer = match asked(&op).as_str() {
+                    "acquire all" => denied(Some(2), now),
+                    _ => granted(now),
+                };
+                call.answered(answer, &mut process, now);
+            }
+            Step::Run(_) => call.answered(granted(now), &mut process, now),
+            Step::Park(until) | Step::Pause(until) => {
+                now = later(now, until.saturating_duration_since(now.mono).min(50 * MS));
+            }
+            Step::Done(_) => panic!("it is never granted"),
+            _ => {}
+        }
+    }
+    assert_eq!(seen[..2], [true; 2], "each by itself");
+}

@@ -487,3 +487,40 @@ fn a_release_for_some_nodes_ends_when_they_have_answered() {
         assert_eq!(world.core.answers.len(), 1, "for {nodes} nodes");
     }
 }
+
+#[test]
+fn a_node_was_tried_if_it_is_connected_if_a_try_has_ended_or_if_none_can_begin() {
+    let all = [u64::MAX];
+    let mut world = World::new();
+    let before = world.core.connect_now();
+    assert!(!world.core.has_tried(&before));
+    world.begin_to_connect();
+    world.connected(Err(Cause::Closed("at once".into())));
+    assert!(world.core.has_tried(&before));
+    let before = world.core.connect_now();
+    assert!(!world.core.has_tried(&before));
+
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    assert!(world.core.has_tried(&all));
+
+    let mut world = World::new();
+    let next = world.core.next(ThreadRole::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { .. }), "{next:?}");
+    world.input(Input::Started(Err(Cause::Closed("no thread".into()))));
+    assert!(world.core.has_tried(&all));
+}
+
+#[test]
+#[cfg(feature = "cli")]
+fn a_majority_has_carried_out_what_few_nodes_are_owed() {
+    let debt = || Some(Debt::release(key(b"a")));
+    let mut world = World::of(3);
+    assert!(!world.core.owes_any());
+    for (node, owed) in [(0, OwedTo::Few), (1, OwedTo::Absent), (2, OwedTo::Absent)] {
+        world.core.add_debt(node, debt());
+        assert!(world.core.owes_any());
+        assert_eq!(world.core.owed(), owed, "{node}");
+    }
+}
