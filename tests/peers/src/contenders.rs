@@ -65,6 +65,7 @@ const ROWS: [Row; 27] = [
             "restarted-empty",
             "one-restarted-empty",
             "server-clock-forward",
+            "server-clock-forward-in-use",
             "server-clock-back",
         ],
         ..row("ours-guard", 5, Build::Own("ours"))

@@ -34,7 +34,7 @@ const fn several(scenario: Scenario) -> Scenario {
     }
 }
 
-pub const ALL: [Scenario; 26] = [
+pub const ALL: [Scenario; 27] = [
     scenario("contention", "three clients take turns for 3 s", contention),
     several(scenario(
         "one-killed",
@@ -142,6 +142,11 @@ pub const ALL: [Scenario; 26] = [
         server_clock_forward,
     ),
     scenario(
+        "server-clock-forward-in-use",
+        "the same, but the other client has used the servers before, too",
+        server_clock_forward_in_use,
+    ),
+    scenario(
         "server-clock-back",
         "the clocks of a majority of the servers are set back by a minute while a lock is held; it ends; another client",
         server_clock_back,
@@ -187,7 +192,7 @@ pub fn play(scenario: &Scenario, contender: &Contender) -> Option<Vec<Event>> {
             args: &KEPT,
             ..Setting::default()
         },
-        "server-clock-forward" | "server-clock-back" => Setting {
+        "server-clock-forward" | "server-clock-forward-in-use" | "server-clock-back" => Setting {
             spoilt: true,
             ..Setting::default()
         },
@@ -588,6 +593,19 @@ fn server_clock_forward(s: &mut Stage) {
     }
     warm(s, "a");
     s.start("b");
+    set_forward(s);
+}
+
+fn server_clock_forward_in_use(s: &mut Stage) {
+    if !spoils(s) {
+        return;
+    }
+    warm(s, "a");
+    warm(s, "b");
+    set_forward(s);
+}
+
+fn set_forward(s: &mut Stage) {
     s.acquire_free("a", "alpha", LONG);
     (0..s.majority()).for_each(|node| s.shift_server(node, 60_000));
     s.settle();
