@@ -289,7 +289,7 @@ mod tests {
         attempt
     }
 
-    /// What three nodes report that deny the lock.
+    /// The reports of three nodes that deny the lock.
     fn rejection(granted: usize, queued: usize, holders: usize) -> Rejection {
         let info = |at| LockInfo {
             queued: at < queued,
