@@ -236,7 +236,7 @@ impl Nodes {
     }
 
     pub(super) fn announce(&self, state: &mut DriverState) {
-        if std::mem::take(&mut state.core.news) {
+        if std::mem::take(&mut state.core.news) && !race(Race::NewsUnheard) {
             self.changed.notify_all();
         }
     }

@@ -31,6 +31,7 @@ races! {
     WakeBeforeAnswer = "a thread is woken before its answer is there",
     AnswerOfAnother = "an answer goes to another caller",
     WaitUnlocked = "a thread lets news pass before it waits for them",
+    NewsUnheard = "what a worker has done wakes no thread that waits for it",
     HandOverTooLate = "a worker ends before it hands its connection over",
     PanicKeepsLead = "a leader that panics keeps the lead",
     PanicIsIgnored = "a leader that panics leaves its operations as they are",
