@@ -291,7 +291,7 @@ fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, Str
     let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+        let line = node_list::bare(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }

@@ -116,8 +116,7 @@ fn listed(before: usize, node: impl IntoNode) -> Result<Vec<NodeAddress>, Config
 
 /// The node of one URL.
 pub(crate) fn of_url(url: &str) -> Result<NodeAddress, ConfigError> {
-    // Some editors and secret stores put it before a text.
-    let url = url.trim_start_matches('\u{feff}');
+    let url = node_list::bare(url);
     let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
     several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
 }

@@ -3,12 +3,17 @@
 use crate::settings::node_address::NodeAddress;
 use crate::values::config_error::ConfigError;
 
+/// The text without what editors, documents and secret stores put around it: white space, a byte order mark.
+pub(crate) fn bare(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || "\u{feff}\u{200b}".contains(c))
+}
+
 /// The URLs in a text. A comma separates two URLs only before a scheme: the hosts of one have commas between them. So
 /// has a password, perhaps.
 pub(crate) fn items(urls: &str) -> Vec<&str> {
     let mut items = Vec::new();
     for word in urls.split_whitespace() {
-        let mut rest = word;
+        let mut rest = bare(word);
         while let Some((at, _)) = rest
             .match_indices(',')
             .find(|(at, _)| begins_url(rest, at + 1))

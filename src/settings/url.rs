@@ -25,6 +25,8 @@ const NO_HOST: &str = "its host has characters that no host's name has: write re
     and @ between them as they are, and an international name as punycode (xn--…)";
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
 const ANOTHER: &str = "its path has another URL in it: give each node as an item of its own";
+const NO_PORT: &str = "its port is 0: ports are numbers from 1 to 65535";
+const NO_DATABASE: &str = "its database is negative: databases are numbers from 0 on";
 const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
@@ -97,6 +99,7 @@ fn right_of_path() -> Right {
 pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     match odd(info.addr()) {
         Some(reason) => Err(ConfigError::new(reason)),
+        None if info.redis_settings().db() < 0 => Err(ConfigError::new(NO_DATABASE)),
         None => Ok(info),
     }
 }
@@ -104,7 +107,8 @@ pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigErro
 /// Why an address cannot be a node's.
 fn odd(address: &ConnectionAddr) -> Option<&'static str> {
     match address {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => match host {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => match host {
+            _ if *port == 0 => Some(NO_PORT),
             _ if host.contains([',', ';', ' ']) => Some(SEVERAL),
             _ => (!is_host(host)).then_some(NO_HOST),
         },
@@ -196,8 +200,9 @@ fn wrapped(place: &str) -> Option<&'static str> {
     if before.starts_with(is_mark) {
         return Some("it stands in quotation marks or brackets: leave them out");
     }
-    let is_assigned = before.contains('=') && !before.contains(['@', ',']);
-    is_assigned.then_some("a name and = stand before it: give what is behind the = alone")
+    let is_named = before.contains('=') || before.contains(": ");
+    let is_alone = !before.contains(['@', ',']);
+    (is_named && is_alone).then_some("a name stands before it: give the URL alone")
 }
 
 fn other_scheme(scheme: &str) -> Option<String> {
@@ -214,9 +219,9 @@ fn other_scheme(scheme: &str) -> Option<String> {
             format!("it names sentinels and a cluster: write {sentinels}, or {cluster}")
         }
         (false, false) => {
-            let right = match scheme {
-                "https" | "tls" | "ssl" => "rediss",
-                _ => "redis",
+            let right = match scheme == "https" || has("tls") || has("ssl") {
+                true => "rediss",
+                false => "redis",
             };
             format!("the scheme must be redis, rediss (TLS) or unix: write {right}://host:port")
         }

@@ -43,6 +43,8 @@ fn each_wrong_form_is_named_with_the_right_one() {
             "the scheme must be redis, rediss (TLS) or unix: write redis://",
         ),
         ("https://host:6379", "write rediss://"),
+        ("redis+tls://host:6379", "write rediss://"),
+        ("redis+ssl://host:6379", "write rediss://"),
         ("redis://a,redis://b", several),
         ("redis://a, redis://b", several),
         ("redis://a redis://b", several),
@@ -83,6 +85,12 @@ fn each_wrong_form_is_named_with_the_right_one() {
         ("redis://:6379", "it has no host"),
         ("redis://host:99999", "its port is not a number up to 65535"),
         ("redis://host:port", "its port is not a number up to 65535"),
+        (
+            "redis://:hunter2@host:0",
+            "ports are numbers from 1 to 65535",
+        ),
+        ("redis://host/-1", "databases are numbers from 0 on"),
+        ("unix:///s?db=-1", "databases are numbers from 0 on"),
         (
             "redis://host/x",
             "Invalid database number: write redis://host:port/database",

@@ -364,6 +364,14 @@ fn one_text_names_as_many_nodes_as_it_has_urls() {
         assert_eq!(one, shown(Redlock::new(listed).unwrap()), "{text}");
         assert_eq!(one, shown(Redlock::new([text.to_owned()]).unwrap()));
     }
+    // A mark before the first of two is none of its scheme.
+    for text in [
+        "\u{feff}redis://a,redis://b",
+        "redis://a\n\u{feff}redis://b",
+    ] {
+        let two = shown(Redlock::new(["redis://a", "redis://b"]).unwrap());
+        assert_eq!(shown(Redlock::new(text).unwrap()), two, "{text:?}");
+    }
     for (text, expected) in [
         ("redis://a,redis://a", "nodes 0 and 1 have the same address"),
         ("redis://a,redis://:hunter2@b:x", "node 1: its port"),
@@ -394,19 +402,23 @@ fn what_stands_around_a_url_is_taken_or_named() {
         "redis://h\r\n",
         " redis://h\t",
         "\u{feff}redis://h",
+        // From documents: spaces that do not break, or have no width.
+        "\u{a0}redis://h\u{a0}",
+        "\u{200b}redis://h\u{200b}",
     ] {
         Redlock::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
     }
     let marks = "it stands in quotation marks or brackets: leave them out";
-    let assigned = "a name and = stand before it: give what is behind the = alone";
+    let named = "a name stands before it: give the URL alone";
     for (text, expected) in [
         ("\"redis://:hunter2@h\"", marks),
         ("'redis://h'", marks),
         ("<redis://h>", marks),
         ("[\"redis://h\"]", marks),
         ("“redis://h”", marks),
-        ("REDLOCK_NODES=redis://:hunter2@h", assigned),
-        ("export REDLOCK_NODES=redis://h", assigned),
+        ("REDLOCK_NODES=redis://:hunter2@h", named),
+        ("export REDLOCK_NODES=redis://h", named),
+        ("REDIS_URL: redis://:hunter2@h", named),
     ] {
         let error = config(Redlock::new(text));
         assert!(
