@@ -183,6 +183,10 @@ size_t redlock_last_cause(size_t at, char *buf, size_t cap);
 size_t redlock_last_holder(char *buf, size_t cap);
 /* After BUSY: how long the holder has the lock at most, from the failure on, unless it extends or releases it. 0: unknown. */
 uint64_t redlock_last_remaining_ms(void);
+/* After BUSY: 1 if this program itself has the lock: a handle from the same redlock_t, neither ended nor left. A thread that
+   takes its own lock again needs redlock_acquire_reentrant(). 0 does not show that another program has it: only plain locks
+   are looked for, and of very many locks some are not found. */
+int redlock_last_is_own(void);
 
 /* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from
    voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */

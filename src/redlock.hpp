@@ -56,8 +56,8 @@ private:
 /* REDLOCK_BUSY: another holder had the lock for the whole wait. */
 class busy : public error {
 public:
-    busy(const std::string &what, std::string holder, milliseconds remaining)
-        : error(REDLOCK_BUSY, what), holder_(std::move(holder)), remaining_(remaining)
+    busy(const std::string &what, std::string holder, milliseconds remaining, bool own)
+        : error(REDLOCK_BUSY, what), holder_(std::move(holder)), remaining_(remaining), own_(own)
     {
     }
 
@@ -67,9 +67,13 @@ public:
     /* How long the holder has the lock at most. 0: unknown. */
     milliseconds remaining() const noexcept { return remaining_; }
 
+    /* Whether this program itself has the lock, as far as redlock_last_is_own() finds out. */
+    bool is_own() const noexcept { return own_; }
+
 private:
     std::string holder_;
     milliseconds remaining_;
+    bool own_;
 };
 
 /* REDLOCK_UNAVAILABLE: too few nodes answered. */
@@ -149,7 +153,8 @@ inline void check(int status)
     const std::string what = text(redlock_last_error);
     switch (status) {
     case REDLOCK_BUSY:
-        throw busy(what, text(redlock_last_holder), time(redlock_last_remaining_ms()));
+        throw busy(what, text(redlock_last_holder), time(redlock_last_remaining_ms()),
+                   redlock_last_is_own() == 1);
     case REDLOCK_LOST:
         throw lost(what, redlock_last_lost_reason());
     case REDLOCK_TOO_SLOW:

@@ -1704,8 +1704,11 @@ static void waits_of_a_thread_ask(redlock_t *redlock)
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 200, &other));
     CHECK(redlock_last_holder(holder, sizeof holder) == 0 && holder[0] == 0);
     CHECK(redlock_last_remaining_ms() > TTL / 2 && redlock_last_remaining_ms() <= TTL);
+    CHECK(redlock_last_is_own() == 1);
     OK(redlock_lock_release(lock));
     OK(redlock_acquire_permit(redlock, "asks", 4, 1, TTL, TWENTY_SECONDS, &lock));
+    IS(REDLOCK_BUSY, redlock_acquire_permit(redlock, "asks", 4, 1, TTL, 0, &other));
+    CHECK(redlock_last_is_own() == 0); /* only plain locks are looked for */
     redlock_set_keep_trying(count_down, &left);
     ASKED(redlock_acquire_permit(redlock, "asks", 4, 1, TTL, UINT64_MAX, &other));
 #undef ASKED

@@ -101,6 +101,7 @@ static void errors(redlock::client &client)
     } catch (const redlock::busy &busy) {
         CHECK(busy.status() == REDLOCK_BUSY && busy.holder() == "web-3:4711");
         CHECK(busy.remaining() > 30s && busy.remaining() <= 60s);
+        CHECK(busy.is_own());
     }
     int left = 3;
     THROWS(redlock::cancelled, client.acquire_while("errors", 60s, [&] { return left-- > 0; }));

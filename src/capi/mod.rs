@@ -120,6 +120,8 @@ struct Failure {
     holder: String,
     /// BUSY: how long the holder has the lock, in milliseconds; zero: unknown.
     left: u64,
+    /// BUSY: whether this program itself has the lock.
+    own: bool,
     /// LOST: why.
     lost_reason: c_int,
 }
@@ -181,6 +183,7 @@ impl From<Error> for Failure {
             Error::Busy(busy) => {
                 failure.holder = busy.holder().unwrap_or_default().to_owned();
                 failure.left = to_ms(busy.remaining().unwrap_or_default());
+                failure.own = busy.is_own();
             }
             Error::Lost(lost) => failure.lost_reason = reason_code(lost.reason()),
             _ => {}
@@ -391,6 +394,11 @@ extern "C" fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_remaining_ms() -> u64 {
     last(|failure| failure.left)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_is_own() -> c_int {
+    last(|failure| c_int::from(failure.own))
 }
 
 #[unsafe(no_mangle)]

@@ -66,6 +66,14 @@ class Locks(unittest.TestCase):
         raises(Config, lambda: Redlock(NODES, no_such_option=1))
         raises(Config, lambda: Redlock(NODES, node_timeout=0))
         raises(Config, lambda: Redlock([]))
+        # C would take them to that character: another node, or a label that is cut.
+        for ends in (lambda: Redlock("redis://:hunter2\0@h"), lambda: Redlock(NODES, label="a\0b"),
+                     lambda: Redlock(NODES, prefix="a\0"), lambda: Redlock("rediss://h", server_name="h\0"),
+                     lambda: locks.break_lock("a", "1a2b3c4d\0")):
+            error = str(raises(Config, ends))
+            assert "NUL" in error and "hunter2" not in error, error
+        with self.assertRaises(TypeError):  # as a size it would make so many zeros
+            locks.lock(17, ttl=60)
         raises(Config, lambda: locks.lock("", ttl=60))
         raises(Config, lambda: locks.lock("größe", ttl=-1))
         for option in OPTIONS:

@@ -27,6 +27,16 @@ class Reports(unittest.TestCase):
         self.assertTrue(30 < busy.exception.remaining <= 60)
         self.assertIn("web-3:4711", str(busy.exception))
 
+    def test_busy_tells_a_lock_of_this_program_from_that_of_another_one(self):
+        other = Redlock(NODES, node_timeout=2)
+        for wait in 0, 0.2:
+            with locks.lock("own", ttl=60):
+                for asks, own in (locks, True), (other, False):
+                    with self.assertRaises(Busy) as busy:
+                        asks.lock("own", ttl=60, wait=wait)
+                    self.assertEqual(busy.exception.is_own, own)
+                    self.assertEqual("this program itself" in str(busy.exception), own)
+
     def test_too_few_nodes_are_named_one_by_one(self):
         some = Redlock([NODES[0], NOWHERE, "redis://127.0.0.1:2"], node_timeout=2)
         with self.assertRaises(Unavailable) as unavailable:

@@ -27,6 +27,7 @@ unsafe extern "C" {
     safe fn redlock_last_is_permanent() -> c_int;
     safe fn redlock_last_retry_after_ms() -> u64;
     safe fn redlock_last_remaining_ms() -> u64;
+    safe fn redlock_last_is_own() -> c_int;
     fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usize;
     fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize;
     fn redlock_set_keep_trying(
@@ -293,6 +294,7 @@ pub(super) unsafe fn look(
     // SAFETY: the caller says so.
     unsafe { parts(pick) };
     assert!((0..=1).contains(&redlock_last_is_permanent()));
+    assert!((0..=1).contains(&redlock_last_is_own()));
     if buf.iter().any(|byte| *byte != 0xAA) {
         let text = written(&buf, cap);
         assert!(size == 0 || status != 0 || size == text.count_bytes() + 1);

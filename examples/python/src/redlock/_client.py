@@ -9,7 +9,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p, create_
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 from . import _waiting
-from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes
+from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes
 from ._lock import Lock
 from ._report import Event, observer
 from .errors import Busy, Config
@@ -66,14 +66,14 @@ class Redlock:
         self._library = load(find(library))
         handle = c_void_p()
         urls = [urls] if isinstance(urls, str) else list(urls)
-        array = (c_char_p * len(urls))(*[url.encode() for url in urls])
+        array = (c_char_p * len(urls))(*[text_bytes(f"node {at}", url) for at, url in enumerate(urls)])
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
         self._wait = options.get("wait", 10)
         self._observers: list[Any] = []
         for name, value in options.items():
             if name in TEXTS:
-                getattr(self._library, TEXTS[name])(handle, value.encode())
+                getattr(self._library, TEXTS[name])(handle, text_bytes(f"the {name}", value))
                 continue
             if name not in OPTIONS:
                 raise Config(f"no option {name}: there are {', '.join([*OPTIONS, *TEXTS])}")
@@ -81,7 +81,7 @@ class Redlock:
             self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
         if not ca is certificate is key is server_name is None:
             parts = [(None, 0) if part is None else name_bytes(part) for part in (ca, certificate, key)]
-            of_all = server_name.encode() if server_name is not None else None
+            of_all = text_bytes("the server_name", server_name) if server_name is not None else None
             self._library.redlock_set_tls(handle, *parts[0], *parts[1], *parts[2], of_all)
 
     # ---- locks ----
@@ -198,7 +198,7 @@ class Redlock:
         """Releases the lock of a holder that will not come back: the whole text from `inspect`, or a line of it. It gives up
         mutual exclusion: redlock.h explains how. False: this holder no longer has it."""
         broken = c_int()
-        self._library.redlock_break_lock(self._handle, *name_bytes(name), holder.encode(), byref(broken))
+        self._library.redlock_break_lock(self._handle, *name_bytes(name), text_bytes("the holder", holder), byref(broken))
         return bool(broken.value)
 
     def _document(self, ask: Callable[..., None], name: str | bytes) -> Any:

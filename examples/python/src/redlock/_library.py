@@ -92,6 +92,7 @@ _OTHERS: dict[str, tuple[list[Any], Any]] = {
     "redlock_last_cause": ([c_size_t, c_char_p, c_size_t], c_size_t),
     "redlock_last_holder": ([c_char_p, c_size_t], c_size_t),
     "redlock_last_remaining_ms": ([], c_uint64),
+    "redlock_last_is_own": ([], c_int),
     "redlock_last_is_permanent": ([], c_int),
     "redlock_last_lost_reason": ([], c_int),
     "redlock_last_retry_after_ms": ([], c_uint64),
@@ -140,6 +141,7 @@ def load(path: str) -> Any:
         elif isinstance(error, Busy):
             error.holder = text(library.redlock_last_holder) or None
             error.remaining = library.redlock_last_remaining_ms() / 1000 or None
+            error.is_own = bool(library.redlock_last_is_own())
         raise error
 
     # Without these, ctypes would cut pointers to 32 bits.
@@ -159,5 +161,14 @@ def ms(seconds: float) -> int:
 
 
 def name_bytes(name: str | bytes) -> tuple[bytes, int]:
-    name = name.encode() if isinstance(name, str) else bytes(name)
+    # memoryview() refuses a number, of which bytes() would make so many zeros.
+    name = name.encode() if isinstance(name, str) else bytes(memoryview(name))
     return name, len(name)
+
+
+def text_bytes(what: str, text: str) -> bytes:
+    """A text without a length: C would take it to its first NUL."""
+    encoded = text.encode()
+    if b"\0" in encoded:
+        raise Config(f"{what} has a NUL character in it")
+    return encoded

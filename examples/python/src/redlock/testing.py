@@ -18,7 +18,7 @@ import math
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any, Callable
 
-from ._library import find, load, ms, name_bytes
+from ._library import find, load, ms, name_bytes, text_bytes
 from .errors import Config
 
 _NAME: list[Any] = [c_void_p, c_char_p, c_size_t]
@@ -89,7 +89,7 @@ class Node:
         return self._text("url")
 
     def hold(self, name: str | bytes, label: str = "", ttl: float = math.inf) -> None:
-        self._call("hold", *name_bytes(name), label.encode(), ms(ttl))
+        self._call("hold", *name_bytes(name), text_bytes("the label", label), ms(ttl))
 
     def release(self, name: str | bytes) -> bool:
         return bool(self._call("release", *name_bytes(name)))
@@ -114,7 +114,7 @@ class Node:
         self._call("advance", ms(time))
 
     def refuse(self, error: str) -> None:
-        self._call("refuse", error.encode())
+        self._call("refuse", text_bytes("the error", error))
 
     def answer_late(self, by: float) -> None:
         self._call("answer_late", ms(by))
