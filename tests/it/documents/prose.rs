@@ -305,6 +305,18 @@ fn the_guide_lists_all_its_chapters() {
     }
 }
 
+/// What other commands have is not called missing where this one has got it.
+#[test]
+fn users_of_other_commands_find_each_kind_of_lock() {
+    let text = read("src/guide/coming_from.md");
+    for (other, ours) in [("`-n=3`", "`--slots 3`"), ("`-s` (shared)", "`--shared`")] {
+        let mut rows = text
+            .lines()
+            .filter(|line| line.starts_with("| ") && line.contains(other));
+        assert!(rows.any(|row| row.contains(ours)), "{other}");
+    }
+}
+
 #[test]
 fn the_tables_name_every_option_and_every_error() {
     let (options, table) = (
