@@ -96,8 +96,8 @@ extern "C" {
  * messages, and one for events, adds its own time.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
- * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
- * reason), and ending it frees memory and tells the nodes nothing. Do not fork while
+ * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost
+ * (REDLOCK_REASON_OTHER_PROCESS), and ending it frees memory and tells the nodes nothing. Do not fork while
  * another thread is in redlock_set() or redlock_set_log(). A child is recognised by its process id: one
  * that has the same id as the process that called redlock_new() is mistaken for it. (That happens to the
  * first process of a new pid namespace whose parent was the first of its own, and to a descendant that
