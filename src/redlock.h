@@ -230,7 +230,8 @@ int redlock_last_lost_reason(void);
    Redlock, where a majority decides. `urls` are n strings: redis://, unix://, and rediss:// if the
    library was built with the feature `tls`; with user, password and database. Or
    redis+sentinel://host,host/NAME, a set that sentinels watch, or redis+cluster://host,host, a Redis Cluster:
-   see the guide under "deployments". Nothing is connected before redlock_connect() or the first lock.
+   see the guide under "deployments". One string may have several URLs, with commas or white space between them, as
+   a variable or a secret has them. Nothing is connected before redlock_connect() or the first lock.
    CONFIG: no node or more than 64, a bad URL, the same address twice. */
 int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 

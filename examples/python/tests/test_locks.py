@@ -66,6 +66,9 @@ class Locks(unittest.TestCase):
         raises(Config, lambda: Redlock(NODES, no_such_option=1))
         raises(Config, lambda: Redlock(NODES, node_timeout=0))
         raises(Config, lambda: Redlock([]))
+        # One text may have several nodes, as a variable has them.
+        assert "nodes 0 and 1" in str(raises(Config, lambda: Redlock(f"{NODES[0]},{NODES[0]}")))
+        Redlock(",".join(NODES), node_timeout=2).connect()
         # C would take them to that character: another node, or a label that is cut.
         for ends in (lambda: Redlock("redis://:hunter2\0@h"), lambda: Redlock(NODES, label="a\0b"),
                      lambda: Redlock(NODES, prefix="a\0"), lambda: Redlock("rediss://h", server_name="h\0"),

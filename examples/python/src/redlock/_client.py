@@ -52,6 +52,7 @@ class LastRun(NamedTuple):
 class Redlock:
     """The nodes: one, or 3 or 5 independent ones. Make one for the whole program, for all its threads.
 
+    `urls`: one URL or several. One text may have several, with commas or white space between them, as a variable has them.
     `library`: the path of libredlock_sync.so, if neither the wheel nor the system has it.
     TLS, for rediss://: `ca` (the certificates of the CAs that are trusted, instead of the system's), `certificate` and `key`
     (which this program shows), each in PEM, and `server_name` (which all certificates must be for).
