@@ -229,9 +229,9 @@ fn a_clock_that_gains_up_to_ten_milliseconds_quickly_was_not_set_and_one_that_ga
     }
 }
 
-/// A server that was stopped, or its clients, answers late: that shows nothing of its clock.
+/// A server that was stopped answers late: that shows nothing of its clock. (The soak test stops clients as well.)
 #[test]
-fn a_server_and_a_client_that_are_stopped_for_seconds_are_taken_for_no_step() {
+fn a_server_that_is_stopped_for_seconds_is_taken_for_no_step() {
     let Some((_clocks, nodes)) = nodes("servers that are stopped", 1) else {
         return;
     };
