@@ -132,6 +132,9 @@ impl Row {
     }
 }
 
+/// The name of a figure of a row, and the figure.
+type Figure = (&'static str, fn(&Row) -> u64);
+
 /// Zero of nothing.
 fn median<T>(all: &[T], of: impl Fn(&T) -> u64) -> u64 {
     let mut all: Vec<u64> = all.iter().map(of).collect();
@@ -269,12 +272,12 @@ pub(crate) fn growth(rows: &[Row]) -> Vec<Growth> {
         return Vec::new();
     }
     let (early, late) = (&rows[tenth..2 * tenth], &rows[rows.len() - tenth..]);
-    let grown = |(what, of): (_, fn(&Row) -> u64)| Growth {
+    let grown = |(what, of): Figure| Growth {
         what,
         early: median(early, of),
         late: median(late, of),
     };
-    let all: [(_, fn(&Row) -> u64); 5] = [
+    let all: [Figure; 5] = [
         (MEMORY, |row| row.usage.memory),
         ("threads", |row| row.usage.threads),
         ("descriptors", |row| row.usage.descriptors),
