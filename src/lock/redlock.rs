@@ -64,8 +64,7 @@ impl Redlock {
     /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database; or
     /// [`redis+sentinel://` and `redis+cluster://`](crate::guide::deployments)) or a host and a port: see
     /// [`IntoNode`](crate::IntoNode). One text may name several, with commas between their URLs, as a variable or a secret
-    /// has them; [`from_env`](Redlock::from_env) reads those of the command `redlock`. Connections speak RESP2, whatever a
-    /// URL asks for.
+    /// has them; [`from_env`](Redlock::from_env) reads those of the command `redlock`. Connections speak RESP2.
     ///
     /// # Errors
     ///

@@ -26,6 +26,7 @@ const NO_HOST: &str = "its host has characters that no host's name has: write re
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
 const ANOTHER: &str = "its path has another URL in it: give each node as an item of its own";
 const NO_PORT: &str = "its port is 0: ports are numbers from 1 to 65535";
+const RESP3: &str = "its parameter protocol asks for RESP3, and locks speak RESP2: leave it out";
 const NO_DATABASE: &str = "its database is negative: databases are numbers from 0 on";
 const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
@@ -58,13 +59,16 @@ fn not_obeyed(url: &str) -> Option<String> {
         let text = "something stands before its path, which begins with the third slash: write";
         return Some(format!("{text} {UNIX}"));
     }
-    // The redis crate reads `protocol`, which changes nothing here: RESP2 is all that locks need.
     let (known, right): (&[&str], _) = match is_path {
         true => (&["user", "pass", "db", "protocol"], right_of_path()),
         false => (&["protocol"], right_of_server(scheme)),
     };
     if let Some(text) = url_parameters::refused(query, known, place, &right) {
         return Some(text);
+    }
+    let asks_for_resp3 = |(key, value)| key == "protocol" && !matches!(value, "2" | "resp2");
+    if url_parameters::pairs(query).any(asks_for_resp3) {
+        return Some(RESP3.into());
     }
     let tls = ["rediss://", "valkeys://"].contains(&&*scheme.to_ascii_lowercase());
     match fragment {

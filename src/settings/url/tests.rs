@@ -96,6 +96,9 @@ fn each_wrong_form_is_named_with_the_right_one() {
             "Invalid database number: write redis://host:port/database",
         ),
         ("redis://host?protocol=9", "Invalid protocol version"),
+        ("redis://host?protocol=3", "locks speak RESP2: leave it out"),
+        ("redis://host?protocol=resp3", "locks speak RESP2"),
+        ("unix:///s?protocol=3", "locks speak RESP2"),
         ("redis://0.0.0.0", "wildcard address"),
         (
             "redis://h/?db=3",
@@ -155,7 +158,7 @@ fn each_wrong_form_is_named_with_the_right_one() {
         " redis://a:1/2 ",
         "redis://a/?",
         "redis://a/#",
-        "redis://a?protocol=resp3",
+        "redis://a?protocol=resp2",
         "redis://a/3/",
         "unix:///a?db=3&user=u&pass=p&protocol=2",
         "unix://localhost/a?db=3",

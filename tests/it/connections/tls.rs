@@ -246,12 +246,11 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
     }
 }
 
-/// With RESP3 the answer to INFO is of another kind.
 #[test]
-fn one_tls_server_under_two_names_is_refused_whatever_protocol_is_asked_for() {
+fn one_tls_server_under_two_names_is_refused() {
     let (_server, port) = tls_server();
     let urls = ["127.0.0.1", "localhost"]
-        .map(|host| format!("rediss://{host}:{port}/?protocol=resp3#insecure"));
+        .map(|host| format!("rediss://{host}:{port}/#insecure"));
     let redlock = Redlock::new(urls).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     eventually("it is found out", || {
