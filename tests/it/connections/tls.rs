@@ -249,8 +249,7 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
 #[test]
 fn one_tls_server_under_two_names_is_refused() {
     let (_server, port) = tls_server();
-    let urls = ["127.0.0.1", "localhost"]
-        .map(|host| format!("rediss://{host}:{port}/#insecure"));
+    let urls = ["127.0.0.1", "localhost"].map(|host| format!("rediss://{host}:{port}/#insecure"));
     let redlock = Redlock::new(urls).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     eventually("it is found out", || {
