@@ -53,6 +53,7 @@ mod faults {
     mod cluster_ends;
     mod cluster_failovers;
     mod cluster_lanes;
+    mod cluster_many_moves;
     mod cluster_moves;
     mod cluster_newcomers;
     mod cluster_renewals;

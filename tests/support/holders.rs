@@ -2,11 +2,11 @@
 
 use std::fmt::Debug;
 
-use redlock_sync::Redlock;
+use redlock_sync::{Lock, Redlock};
 
 use super::*;
 
-/// No lock is kept for longer.
+/// How long a lock lasts that is not renewed, if nothing else is given.
 pub const LONGEST: Duration = Duration::from_secs(1);
 /// A failover takes seconds, and more if a vote is repeated, or if it follows another one.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -16,6 +16,7 @@ type Held = (Instant, Instant);
 
 pub struct Clients {
     name: String,
+    ttl: Duration,
     new: Box<dyn Fn() -> Redlock + Send + Sync>,
     held: Mutex<Vec<Held>>,
     taken: AtomicUsize,
@@ -26,11 +27,16 @@ impl Clients {
     pub fn of(name: &str, new: impl Fn() -> Redlock + Send + Sync + 'static) -> Clients {
         Clients {
             name: name.to_owned(),
+            ttl: LONGEST,
             new: Box::new(new),
             held: Mutex::default(),
             taken: AtomicUsize::new(0),
             over: AtomicBool::new(false),
         }
+    }
+
+    pub fn lasting(self, ttl: Duration) -> Clients {
+        Clients { ttl, ..self }
     }
 
     /// Four of them take locks while this is done.
@@ -44,7 +50,7 @@ impl Clients {
         });
     }
 
-    /// Each client is a new one after some locks, if `fresh`.
+    /// Locks are waited for or tried, kept or held, dropped or released. Each client is a new one after some locks, if `fresh`.
     fn take(&self, fresh: bool, seed: u64) {
         let mut random = Random(seed);
         let mut redlock = (self.new)();
@@ -52,22 +58,58 @@ impl Clients {
             if fresh && random.below(4) == 0 {
                 redlock = (self.new)();
             }
-            let Ok(Some(lock)) = redlock.try_acquire(&self.name, LONGEST) else {
+            let way = random.below(4);
+            let lock = match way {
+                // Waited for.
+                0 => redlock
+                    .acquire_within(&self.name, self.ttl, LONGEST / 2)
+                    .ok(),
+                _ => redlock.try_acquire(&self.name, self.ttl).ok().flatten(),
+            };
+            let Some(lock) = lock else {
                 std::thread::sleep(ms(1 + random.below(5)));
                 continue;
             };
             let began = Instant::now();
-            let valid = began + lock.remaining();
             self.taken.fetch_add(1, Ordering::Relaxed);
             let hold = match random.below(4) {
                 0 => random.below(1200),
                 _ => random.below(30),
             };
-            std::thread::sleep(ms(hold));
-            let ended = Instant::now().min(valid);
-            self.held.lock().unwrap().push((began, ended));
-            drop(lock);
+            match way {
+                1 => self.keep(lock, began, ms(2 * hold)),
+                _ => self.hold(lock, began, ms(hold), random.below(2) == 0),
+            }
         }
+    }
+
+    fn hold(&self, lock: Lock, began: Instant, time: Duration, drops: bool) {
+        let valid = began + lock.remaining();
+        std::thread::sleep(time);
+        let ended = Instant::now().min(valid);
+        self.held.lock().unwrap().push((began, ended));
+        match drops {
+            true => drop(lock),
+            false => drop(lock.release()),
+        }
+    }
+
+    /// It is renewed. Held until the last look at it that found it valid.
+    fn keep(&self, lock: Lock, began: Instant, time: Duration) {
+        let Ok(lock) = lock.keep_alive(60 * LONGEST) else {
+            return;
+        };
+        let mut ended = began;
+        while began.elapsed() < time {
+            let now = Instant::now();
+            if !lock.is_valid() {
+                break;
+            }
+            ended = now;
+            std::thread::sleep(ms(2));
+        }
+        self.held.lock().unwrap().push((began, ended));
+        drop(lock.release());
     }
 
     /// Waits until some have been taken.
