@@ -28,6 +28,8 @@ enum Kind {
     /// `CLUSTER FAILOVER TAKEOVER`: none is asked.
     TakeOver,
     Freeze,
+    /// The replica has not heard of the last locks.
+    Late,
 }
 
 /// Returns when the other one of the pair has its place.
@@ -40,6 +42,13 @@ fn fail_over(cluster: &mut Cluster, kind: Kind, master: usize, replica: usize) {
         Kind::Freeze => {
             cluster.nodes[master].stop();
             cluster.promotes(replica);
+        }
+        Kind::Late => {
+            cluster.is_cut_off(replica, master);
+            std::thread::sleep(S);
+            cluster.nodes[master].kill();
+            cluster.nodes[replica].resume();
+            cluster.take_over(replica);
         }
         Kind::ByHand => cluster.fail_over(replica),
         Kind::TakeOver => cluster.take_over(replica),
@@ -508,7 +517,7 @@ fn overlaps(guard: Duration, kinds: &[Kind]) -> usize {
             fail_over(&mut cluster, *kind, master, replica);
             clients.go_on();
             match kind {
-                Kind::Kill => cluster.nodes[master].restart(),
+                Kind::Kill | Kind::Late => cluster.nodes[master].restart(),
                 Kind::Freeze => cluster.nodes[master].resume(),
                 Kind::ByHand | Kind::TakeOver => {}
             }
@@ -536,5 +545,5 @@ fn no_failover_of_a_shard_makes_two_holders() {
 #[test]
 #[ignore = "takes minutes: CLUSTER_FAILOVERS says how many"]
 fn without_the_guard_failovers_of_a_shard_make_two_holders() {
-    assert!(overlaps(Duration::ZERO, &[Kind::TakeOver]) > 0);
+    assert!(overlaps(Duration::ZERO, &[Kind::Late]) > 0);
 }
