@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE, at_once};
 use crate::net::driver::driver::Driver;
 use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::node::debt::Debt;
 use crate::values::clock;
 use crate::values::sync::{lock, start_thread, thread};
 
@@ -85,12 +86,10 @@ impl Lanes {
             return;
         }
         let is_closed = lock(&self.owed).is_closed();
-        // A thread may be about to reach these servers yet. (A lane's slots are those that all of them have.)
-        let leads_to = |slot: &u16| nodes.places().iter().all(|place| place.leads_to(*slot));
-        if is_closed && self.shards().iter().any(leads_to) {
-            return;
-        }
-        let owed = nodes.state().core.take_owed();
+        // Behind the client's end a thread may be about to reach these servers yet, for the slots that all of them have.
+        let leads_to = |slot| nodes.places().iter().all(|place| place.leads_to(slot));
+        let goes = |debt: &Debt| !is_closed || !leads_to(self.slot(&debt.key.resource));
+        let owed = nodes.state().core.take_owed(goes);
         if is_closed {
             return self.release(owed);
         }

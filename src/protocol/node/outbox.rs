@@ -79,6 +79,14 @@ impl Outbox {
         self.to_send.pop()
     }
 
+    /// Takes the debts that are to be sent at once, and that `go` elsewhere.
+    pub(crate) fn take(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<Debt> {
+        let all = std::iter::from_fn(|| self.to_send.pop());
+        let (taken, kept): (Vec<Debt>, Vec<Debt>) = all.partition(go);
+        kept.into_iter().for_each(|debt| self.to_send.push(debt));
+        taken
+    }
+
     /// Whether nothing is to be sent at once.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -120,11 +120,11 @@ impl<W> Core<W> {
         self.nodes.iter().any(Node::is_owed)
     }
 
-    /// Takes the debts that nodes must still be sent, or have not confirmed, each with its node.
-    pub(crate) fn take_owed(&mut self) -> Vec<(usize, Debt)> {
+    /// Takes the debts that nodes must still be sent, or have not confirmed, and that `go` elsewhere, each with its node.
+    pub(crate) fn take_owed(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<(usize, Debt)> {
         let nodes = self.nodes.iter_mut().enumerate();
         let owed = nodes.flat_map(|(at, node)| {
-            let debts = node.take_owed().into_iter();
+            let debts = node.take_owed(&go).into_iter();
             debts.map(move |debt| (at, debt))
         });
         owed.collect()

@@ -171,6 +171,34 @@ fn the_last_lock_behind_its_client_waits_for_the_server_that_has_its_key() {
     assert!(cluster.nodes_with(&name).is_empty());
 }
 
+/// The server has other slots yet, so that its connection is of use until the client ends.
+#[test]
+fn a_release_to_a_silent_server_that_has_given_its_slot_away_outlives_its_client() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client_with(options().node_timeout(2 * S));
+    let [name, other] = [cluster.name(0), cluster.name(2)];
+    // The connection is made for this slot, and does not follow the other one.
+    take(&redlock, &cluster.names(0).nth(1).unwrap())
+        .release()
+        .unwrap();
+    let lock = redlock.acquire(&name, LONG).unwrap();
+    cluster.move_slot(&name, 1);
+    cluster.nodes[0].stop();
+    drop(lock);
+    // The client learns of the move at another shard.
+    let end = Instant::now() + 4 * S;
+    while Instant::now() < end {
+        drop(redlock.try_acquire(&other, S));
+        std::thread::sleep(S / 20);
+    }
+    assert_eq!(cluster.nodes_with(&name), [1]);
+    drop(redlock);
+    eventually_within(10 * S, "it is released", &mut || {
+        cluster.nodes_with(&name).is_empty()
+    });
+    cluster.nodes[0].resume();
+}
+
 /// Servers that were started lately are sent releases alone, for as long as this test takes.
 #[test]
 fn a_release_follows_its_key_from_a_server_that_sits_out_to_another_one() {

@@ -269,7 +269,7 @@ impl ShardWorld {
 
     fn hand_over(&mut self, p: usize, l: usize) {
         let lane = &mut self.processes[p].lanes[l];
-        let owed = lane.core.take_owed();
+        let owed = lane.core.take_owed(|_| true);
         let connections: Vec<usize> = lane
             .connections
             .iter_mut()

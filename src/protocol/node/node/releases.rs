@@ -30,11 +30,11 @@ impl Node {
         self.outbox.defer(debt, again, rng, now);
     }
 
-    /// Takes all debts that the node is still to be sent, or has not confirmed.
-    pub(crate) fn take_owed(&mut self) -> Vec<Debt> {
+    /// Takes the debts that the node is still to be sent, or has not confirmed, and that `go` elsewhere.
+    pub(crate) fn take_owed(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<Debt> {
         self.outbox.retry_deferred();
-        let to_send = std::iter::from_fn(|| self.outbox.pop());
-        self.wire.owed().chain(to_send).collect()
+        let to_send = self.outbox.take(&go).into_iter();
+        self.wire.owed().filter(&go).chain(to_send).collect()
     }
 
     /// Whether the node may not have carried out all its debts.

@@ -23,7 +23,7 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     world.output();
     let owed = |world: &mut World| {
         assert!(world.core.redirected.is_empty());
-        let owed = world.core.take_owed();
+        let owed = world.core.take_owed(|_| true);
         let names = owed
             .iter()
             .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
@@ -84,7 +84,7 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     let longest = pauses.iter().max().unwrap();
     assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
     assert!((14..40).contains(&sent), "{sent} in {took:?}");
-    assert_eq!(world.core.take_owed().len(), 0);
+    assert_eq!(world.core.take_owed(|_| true).len(), 0);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
             world.input(Input::Received(Ok(replies)));
         }
         assert!(matches!(next_but_reads(&mut world), Next::Finished));
-        assert_eq!(world.core.take_owed().len(), 0);
+        assert_eq!(world.core.take_owed(|_| true).len(), 0);
     }
 }
 
