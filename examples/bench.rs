@@ -11,6 +11,7 @@
 //!     native        release by a native command, against release by a script (Valkey 9, Redis 8.4)
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
+//!     cluster       a Redis Cluster of one master, against the same server as a plain node
 //! ```
 //!
 //! It starts the redis-servers it needs (from PATH, or the binary in `REDIS_SERVER`).
@@ -34,11 +35,12 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Options, Redlock};
+use support::clusters::Cluster;
 use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     ("uncontended", uncontended),
     ("threads", threads),
     ("contended", contended::run),
@@ -46,6 +48,7 @@ const SCENARIOS: [Scenario; 7] = [
     ("native", native::run),
     ("rtt", rtt),
     ("faults", faults),
+    ("cluster", cluster),
 ];
 const NODES: [usize; 3] = [1, 3, 5];
 
@@ -60,7 +63,7 @@ fn main() {
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
         eprintln!(
-            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|native|rtt|faults]…"
+            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|native|rtt|faults|cluster]…"
         );
         std::process::exit(2);
     }
@@ -212,6 +215,20 @@ fn faults(bench: &mut Bench) {
             &mut alone(pair),
         );
     }
+}
+
+/// The cost of the way through the lanes.
+fn cluster(bench: &mut Bench) {
+    bench.title("one thread, a Redis Cluster of one master");
+    let cluster = Cluster::masters(1);
+    let shards = cluster.client_with(patient_options());
+    let plain = patient(vec![cluster.nodes[0].url()]);
+    let head = Head::new("release() waited for", 1, Unit::Pair);
+    bench.compare(
+        head.against("as a plain node"),
+        &mut alone(|| pair(&shards, "a")),
+        &mut alone(|| pair(&plain, "b")),
+    );
 }
 
 /// With a patience that no other load on the machine exhausts.
