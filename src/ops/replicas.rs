@@ -27,9 +27,7 @@ impl Redlock {
         key: &[u8],
     ) -> Vec<Vec<Remark>> {
         let set = |(master, replicas): &(&Place, Vec<Endpoint>)| -> Vec<Place> {
-            let replicas = replicas
-                .iter()
-                .filter_map(|replica| master.replica(replica));
+            let replicas = replicas.iter().filter_map(|replica| master.server(replica));
             let replicas: Vec<Place> = replicas.collect();
             let master = (!replicas.is_empty()).then(|| (*master).clone());
             master.into_iter().chain(replicas).collect()

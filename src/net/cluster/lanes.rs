@@ -44,8 +44,8 @@ impl Lane {
         }
     }
 
-    fn places(&self) -> impl Iterator<Item = &Place> {
-        self.driver.nodes().places().iter()
+    pub(super) fn places(&self) -> &[Place] {
+        self.driver.nodes().places()
     }
 }
 
@@ -57,11 +57,11 @@ impl PartialEq for Lane {
 
 impl Lead for Arc<Lane> {
     fn leads_to(&self, slot: u16) -> bool {
-        self.places().all(|place| place.leads_to(slot))
+        self.places().iter().all(|place| place.leads_to(slot))
     }
 
     fn has(&self, slot: u16) -> bool {
-        self.places().all(|place| place.has(slot))
+        self.places().iter().all(|place| place.has(slot))
     }
 }
 
@@ -113,16 +113,6 @@ struct KnownLanes {
     ended: Vec<Vec<KnownServer>>,
 }
 
-impl KnownLanes {
-    /// Removes lanes that own none of `slots` or duplicate another lane.
-    fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Lane>> {
-        self.by_slot.clear();
-        let unused = way::unused(self.lanes.iter().cloned(), slots);
-        self.lanes.retain(|lane| !unused.contains(lane));
-        unused
-    }
-}
-
 /// The lanes that nothing uses any longer and that no thread closes yet.
 #[derive(Default)]
 pub(super) struct EndedLanes {
@@ -134,7 +124,7 @@ pub(super) struct EndedLanes {
 impl Lanes {
     /// Returns `None` if each node is one server.
     pub(crate) fn new(base: &Arc<Lane>, options: &Options) -> Option<Arc<Lanes>> {
-        let mut places = base.driver.nodes().places().iter();
+        let mut places = base.places().iter();
         places.any(|place| place.cluster().is_some()).then(|| {
             Arc::new_cyclic(|own| Lanes {
                 base: base.clone(),
@@ -150,8 +140,7 @@ impl Lanes {
     }
 
     fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
-        let places = self.base.driver.nodes().places();
-        places.iter().filter_map(Place::cluster)
+        self.base.places().iter().filter_map(Place::cluster)
     }
 
     /// How often the maps have changed.
@@ -179,7 +168,7 @@ impl Lanes {
         }
         let mut known = lock(&self.known);
         let lane = way::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
-            let places = self.base.driver.nodes().places().iter();
+            let places = self.base.places().iter();
             let places = places.map(|place| place.of_slot(slot)).collect();
             self.add(&mut known, places)
         });
@@ -241,9 +230,11 @@ impl Lanes {
         let slots = self.shards();
         let mut known = lock(&self.known);
         known.changes = changes;
-        let ended = known.take_unused(&slots);
+        known.by_slot.clear();
+        let unused = way::unused(known.lanes.iter().cloned(), &slots);
+        known.lanes.retain(|lane| !unused.contains(lane));
         drop(known);
-        drop(ended);
+        drop(unused);
     }
 
     /// Keeps what a lane that ends has learnt of servers.
@@ -283,27 +274,10 @@ impl Lanes {
         self.own.upgrade()
     }
 
-    /// The lane to this server of the node, which owns no slot yet, so that the map does not have it.
-    fn target(&self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
-        let places = self.base.driver.nodes().places();
-        let target = places.get(node)?.target(server)?;
-        let mut known = lock(&self.known);
-        let leads_there = |lane: &&Arc<Lane>| {
-            let place = lane.places().nth(node);
-            place.is_some_and(|place| place.is_target(server))
-        };
-        if let Some(lane) = known.lanes.iter().find(leads_there) {
-            return Some(lane.clone());
-        }
-        let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
-        *places.get_mut(node)? = target;
-        Some(self.add(&mut known, places))
-    }
-
     /// A lane that nothing else refers to.
     #[cfg(test)]
     pub(super) fn add_unused(&self) -> Arc<Lane> {
-        let places = self.base.driver.nodes().places().iter();
+        let places = self.base.places().iter();
         let places = places.map(|one| one.of_slot(0)).collect();
         self.add(&mut KnownLanes::default(), places)
     }
@@ -316,20 +290,18 @@ impl Lanes {
     /// Connects to all servers of all shards. Returns the nodes that do not answer, or why too few do.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
         let connected = self.connect_all(self.slots())?;
-        match self.unserved() {
-            errors if errors.is_empty() => Ok(connected),
-            errors => {
-                let nodes = self.base.driver.nodes().places().len();
-                let unfit = errors.len() > spare(nodes);
-                let errors = NodeErrors::new(errors, None);
-                if unfit { Err(errors) } else { Ok(Some(errors)) }
-            }
+        let errors = self.unserved();
+        if errors.is_empty() {
+            return Ok(connected);
         }
+        let unfit = errors.len() > spare(self.base.places().len());
+        let errors = NodeErrors::new(errors, None);
+        if unfit { Err(errors) } else { Ok(Some(errors)) }
     }
 
     /// The Clusters that have no server for some slots.
     fn unserved(&self) -> Vec<NodeError> {
-        let places = self.base.driver.nodes().places().iter().enumerate();
+        let places = self.base.places().iter().enumerate();
         let unserved = places.filter_map(|(node, place)| {
             let missing = place.cluster()?.map()?.missing();
             let text = slots::unserved(missing);
@@ -406,13 +378,24 @@ impl way::Lanes for &Lanes {
         Lanes::lane(self, slot)
     }
 
-    fn target(&mut self, to: (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
-        Lanes::target(self, to, slot)
+    fn target(&mut self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
+        let places = self.base.places();
+        let target = places.get(node)?.target(server)?;
+        let mut known = lock(&self.known);
+        let leads_there = |lane: &&Arc<Lane>| {
+            let place = lane.places().get(node);
+            place.is_some_and(|place| place.is_target(server))
+        };
+        if let Some(lane) = known.lanes.iter().find(leads_there) {
+            return Some(lane.clone());
+        }
+        let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
+        *places.get_mut(node)? = target;
+        Some(self.add(&mut known, places))
     }
 
     fn map(&self, node: usize) -> Option<Arc<Map>> {
-        let places = self.base.driver.nodes().places();
-        places.get(node)?.cluster()?.map()
+        self.base.places().get(node)?.cluster()?.map()
     }
 
     fn leave(&mut self, lane: &Arc<Lane>, node: usize, server: &Endpoint) {

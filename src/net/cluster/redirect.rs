@@ -24,11 +24,11 @@ impl Lanes {
         if op.action.ends() {
             // The end of a lock must not overtake what was sent there (rule R7).
             let answer = lane.run(op.clone());
-            return self.follow(lane.nodes().places(), op, answer);
+            return self.follow(lane, op, answer);
         }
         let lane = self.of(&op.key.resource);
         let answer = lane.driver.run(op.clone());
-        self.follow(lane.driver.nodes().places(), op, answer)
+        self.follow(&lane.driver, op, answer)
     }
 
     /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
@@ -39,7 +39,7 @@ impl Lanes {
         (next, waiter): (Op, Arc<Caller>),
     ) -> Answer {
         let answer = lane.run_before(op.clone(), next, waiter);
-        self.follow(lane.nodes().places(), op, answer)
+        self.follow(lane, op, answer)
     }
 
     /// Renews locks that were acquired over `own`. The renewals and repairs of each go to the servers that have its slot
@@ -63,11 +63,11 @@ impl Lanes {
     /// Carries out many operations, which begin on `lane`.
     fn run_all(&self, lane: &Driver, ops: Vec<Op>) -> Vec<Answer> {
         let answers = lane.collect(&lane.submit(ops.iter().cloned()));
-        self.follow_all(lane.nodes().places(), ops, answers)
+        self.follow_all(lane, ops, answers)
     }
 
-    /// The answer to an operation once it was sent on to its key's servers. `from`: the servers that returned `answer`.
-    fn follow(&self, from: &[Place], op: Op, answer: Answer) -> Answer {
+    /// The answer to an operation once it was sent on to its key's servers. `from`: the lane over which `answer` came.
+    fn follow(&self, from: &Driver, op: Op, answer: Answer) -> Answer {
         if self.is_redirected(&op, &answer) {
             let redirect = self.redirect(from, op, &answer);
             return self.go_on(from, redirect, answer);
@@ -77,7 +77,7 @@ impl Lanes {
     }
 
     /// The answers to many operations, as [`follow`](Lanes::follow) returns them.
-    fn follow_all(&self, from: &[Place], ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
+    fn follow_all(&self, from: &Driver, ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
         let mut steps = Vec::new();
         // All redirects are recorded before anything is sent on.
         let all = ops.into_iter().zip(&answers).enumerate();
@@ -99,7 +99,7 @@ impl Lanes {
             let answered = lane.driver.collect(&lane.driver.submit(again));
             for ((at, redirect, ..), answer) in together.into_iter().zip(answered) {
                 if let Some(place) = answers.get_mut(at) {
-                    *place = self.go_on(lane.driver.nodes().places(), redirect, answer);
+                    *place = self.go_on(&lane.driver, redirect, answer);
                 }
             }
         }
@@ -147,26 +147,25 @@ impl Lanes {
                 .is_some()
     }
 
-    /// The way of an operation that servers at these places have redirected.
-    fn redirect(&self, from: &[Place], op: Op, answer: &Answer) -> Redirect {
+    /// The way of an operation that servers of this lane have redirected.
+    fn redirect(&self, from: &Driver, op: Op, answer: &Answer) -> Redirect {
         let slot = self.slot(&op.key.resource);
-        self.learn(from, slot, Redirect::of(answer, slot));
+        let places = from.nodes().places();
+        self.learn(places, slot, Redirect::of(answer, slot));
         let until = clock::instant() + 2 * self.node_timeout();
         let time = (answer.begun, until);
-        Redirect::waited(op, slot, from.len(), time)
+        Redirect::waited(op, slot, places.len(), time)
     }
 
     /// Sends an operation on until the answer counts.
-    fn go_on(&self, from: &[Place], mut redirect: Redirect, mut answer: Answer) -> Answer {
-        // The lane to the servers that answered. `None`: those at `from`.
+    fn go_on(&self, from: &Driver, mut redirect: Redirect, mut answer: Answer) -> Answer {
+        // The lane to the servers that answered. `None`: `from`.
         let mut lane: Option<Arc<Lane>> = None;
         loop {
-            let places = lane
-                .as_ref()
-                .map_or(from, |lane| lane.driver.nodes().places());
+            let driver = lane.as_ref().map_or(from, |lane| &*lane.driver);
             let slot = redirect.slot();
-            self.learn(places, slot, Redirect::of(&answer, slot));
-            let Some((to, op)) = self.step(places, &mut redirect, &answer) else {
+            self.learn(driver.nodes().places(), slot, Redirect::of(&answer, slot));
+            let Some((to, op)) = self.step(driver, &mut redirect, &answer) else {
                 break;
             };
             answer = to.driver.run(op);
@@ -179,14 +178,14 @@ impl Lanes {
         answer
     }
 
-    /// Writes the end of a lock to the servers that have its slot now, if these are not those at `from`.
-    fn write_behind(&self, from: &[Place], op: &Op) {
+    /// Writes the end of a lock to the servers that have its slot now, if these are not those of `from`.
+    fn write_behind(&self, from: &Driver, op: &Op) {
         // Once the program has ended, its connections are not made anew for that.
         if !op.action.ends() || lock(&self.owed).is_closed() {
             return;
         }
         let lane = self.of(&op.key.resource);
-        if !std::ptr::eq(lane.driver.nodes().places(), from)
+        if !std::ptr::eq(&*lane.driver, from)
             && let Some(op) = Redirect::behind(op)
         {
             lane.driver.run(op);
@@ -215,11 +214,11 @@ impl Lanes {
     /// The lane that an operation goes to next, after a pause. `None`: the answer counts.
     fn step(
         &self,
-        places: &[Place],
+        from: &Driver,
         redirect: &mut Redirect,
         answer: &Answer,
     ) -> Option<(Arc<Lane>, Op)> {
-        let is_from = |lane: &Arc<Lane>| std::ptr::eq(lane.driver.nodes().places(), places);
+        let is_from = |lane: &Arc<Lane>| std::ptr::eq(&*lane.driver, from);
         let (lane, op, pause) =
             way::Lanes::step(&mut { self }, redirect, answer, is_from, clock::instant())?;
         thread::sleep(pause);
@@ -247,7 +246,7 @@ impl Lanes {
         let slot = release.slot();
         let lane = way::Lanes::lane_of(&mut { self }, &release);
         let answer = lane.driver.run(release.op.clone());
-        let places = lane.driver.nodes().places();
+        let places = lane.places();
         self.learn(places, slot, Redirect::of(&answer, slot));
         way::Lanes::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);

@@ -40,15 +40,15 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
     }
 
     /// Asks all these servers at once, each in a separate thread, or waits for the answers to questions under way.
-    /// `weigh` is called with what was heard and whether the time is over, until it returns a result; it has to when
-    /// the time is over.
+    /// Returns what `weigh` makes of all that was heard, once that is enough, or the time is over.
     pub(crate) fn ask_all<R>(
         self: &Arc<Self>,
         servers: &[Peer],
         patience: Patience,
         ask: impl Fn(&Peer, &Turn<'_>) -> Told<T> + Clone + Send + 'static,
-        weigh: impl Fn(Vec<Heard<'_, Told<T>>>, bool) -> Option<R>,
-    ) -> Option<R> {
+        weigh: impl Fn(&[Heard<'_, Told<T>>]) -> R,
+        is_enough: impl Fn(&R) -> bool,
+    ) -> R {
         let now = clock::instant();
         let until = now + patience.time;
         let terms = Terms {
@@ -71,8 +71,8 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
             let now = clock::instant();
             if questions.has_news(call, now) {
                 let (heard, is_over) = questions.heard(call, now);
-                let result = weigh(heard, is_over);
-                if is_over || result.is_some() {
+                let result = weigh(&heard);
+                if is_over || is_enough(&result) {
                     break result;
                 }
             }

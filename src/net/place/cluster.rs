@@ -6,21 +6,17 @@ use std::time::{Duration, Instant};
 use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
-use crate::errors::secret::Secret;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
+use crate::net::place::given::Given;
 use crate::net::place::question::{self, Answer, Opinions, Turn, Unknown};
-use crate::net::place::sentinels::like;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::trust::Trust;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
 use crate::protocol::node::answers::Belief;
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk, is_at};
 use crate::protocol::node::directory::LastWord;
 use crate::protocol::node::questions::Heard;
-use crate::settings::credentials::AskCredentials;
-use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{
@@ -36,12 +32,8 @@ const ASK: Duration = Duration::from_secs(1);
 const MAX_THREADS: usize = 128;
 
 pub(crate) struct Cluster {
-    pub(crate) given: NodeAddress,
+    pub(crate) given: Arc<Given>,
     seeds: Vec<Peer>,
-    /// The password: no server is looked for at a host that repeats it.
-    secret: Secret,
-    pub(crate) trust: Trust,
-    pub(crate) credentials: Option<AskCredentials>,
     known: Mutex<ClusterMap>,
     /// How often the map has changed. (Each call reads it.)
     changes: AtomicU64,
@@ -58,23 +50,17 @@ pub(crate) struct Maps {
 }
 
 impl Cluster {
-    pub(crate) fn new(
-        given: NodeAddress,
-        seeds: Vec<Peer>,
-        trust: &Trust,
-        credentials: Option<AskCredentials>,
-    ) -> Cluster {
-        Cluster {
-            secret: Secret::of(given.info().redis_settings().password()),
-            given,
-            seeds,
-            trust: trust.clone(),
-            credentials,
+    /// Returns `None` if the node is no Cluster.
+    pub(crate) fn new(given: &Arc<Given>) -> Option<Cluster> {
+        let seeds = given.node.cluster()?.iter();
+        Some(Cluster {
+            given: given.clone(),
+            seeds: seeds.map(|info| given.peer(info.addr().clone())).collect(),
             known: Mutex::default(),
             changes: AtomicU64::new(0),
             looked_up: Mutex::default(),
             asker: Asker::new(),
-        }
+        })
     }
 
     pub(crate) fn map(&self) -> Option<Arc<Map>> {
@@ -106,12 +92,8 @@ impl Cluster {
 
     /// Replaces a slot that the server at this address has lost with another of its slots, by the map that is known.
     pub(crate) fn stay(&self, slot: &AtomicU16, address: &str) {
-        let Some(map) = self.map() else {
-            return;
-        };
-        let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
-        if !is_its(&slot.load(Ordering::Relaxed))
-            && let Some(other) = map.shards().find(is_its)
+        if !self.has_at(slot.load(Ordering::Relaxed), address)
+            && let Some(other) = self.map().and_then(|map| slot_at(&map, address))
         {
             slot.store(other, Ordering::Relaxed);
         }
@@ -129,22 +111,12 @@ impl Cluster {
     /// address.
     pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<(Instant, String)> {
         let known = lock(&self.known);
-        known.moved_at(slot, |endpoint| self.addr(endpoint) == *to)
+        known.moved_at(slot, |endpoint| self.given.addr(endpoint) == *to)
     }
 
     /// Whether this is the address of a server that was given.
     pub(crate) fn is_given(&self, addr: &ConnectionAddr) -> bool {
         self.seeds.iter().any(|seed| seed.addr() == addr)
-    }
-
-    /// How a server of the Cluster is reached.
-    pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
-        let info = self.given.info().clone().set_addr(addr);
-        Peer::new(info, &self.trust, self.credentials.clone())
-    }
-
-    pub(crate) fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
-        like(self.given.info().addr(), host.clone(), *port)
     }
 
     /// The servers to ask where a slot is, and how many of them, the last ones, are spare.
@@ -153,7 +125,8 @@ impl Cluster {
             ToAsk::Seeds => return (self.seeds.clone(), 0),
             ToAsk::Servers(servers, turn) => (servers, turn),
         };
-        let mut addrs: Vec<ConnectionAddr> = servers.iter().map(|one| self.addr(one)).collect();
+        let addrs = servers.iter().map(|one| self.given.addr(one));
+        let mut addrs: Vec<ConnectionAddr> = addrs.collect();
         let known = addrs.len();
         // The servers may all be gone, and the seed's name may lead to others.
         let seed = turn.checked_rem(self.seeds.len());
@@ -164,10 +137,8 @@ impl Cluster {
             addrs.push(seed.addr().clone());
         }
         let spare = addrs.len() - known;
-        (
-            addrs.into_iter().map(|addr| self.peer(addr)).collect(),
-            spare,
-        )
+        let peers = addrs.into_iter().map(|addr| self.given.peer(addr));
+        (peers.collect(), spare)
     }
 
     /// Asks servers at once where a slot is, and waits until more than half of them agree, at most for `time`. The
@@ -200,20 +171,15 @@ impl Cluster {
         let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
         // An address is confirmed by what others report now.
         let read = |map: &Arc<Map>, asked| self.named(map, slot, asked, except.is_none());
-        let weigh = |heard: Vec<Heard<'_, Told<Arc<Map>>>>, is_over| {
-            let opinions = Opinions::of((&peers, spare), (now, time), &heard, read);
-            (is_over || will_do(&opinions)).then(|| Maps::of(opinions, &heard))
+        let weigh = |heard: &[Heard<'_, Told<Arc<Map>>>]| {
+            let opinions = Opinions::of((&peers, spare), (now, time), heard, read);
+            Maps::of(opinions, heard)
         };
-        let said = self.asker.ask_all(&peers, patience, ask, weigh);
-        let none = || Maps::of(Opinions::of((&peers, spare), (now, time), &[], read), &[]);
-        let said = said.unwrap_or_else(none);
-        let map = match said.believed_map() {
-            Some(map) => Some(map),
-            // One server's map is better than none: each server that it names is asked for before it is used.
-            None if self.map().is_none() => said.maps.first(),
-            None => None,
-        };
-        if let Some((_, asked, map)) = map {
+        let is_enough = |said: &Maps| will_do(&said.opinions);
+        let said = (self.asker).ask_all(&peers, patience, ask, weigh, is_enough);
+        // One server's map is better than none: each server that it names is asked for before it is used.
+        let first = || said.maps.first().filter(|_| self.map().is_none());
+        if let Some((_, asked, map)) = said.believed_map().or_else(first) {
             let changed = lock(&self.known).learn(map.clone(), *asked);
             self.has_changed(changed);
         }
@@ -228,7 +194,7 @@ impl Cluster {
             false => map.master(slot),
         };
         match master {
-            Some(master) if url::is_host(&master.0) => Ok(self.addr(master)),
+            Some(master) if url::is_host(&master.0) => Ok(self.given.addr(master)),
             Some(_) => Err(Unknown::Failed(no_map())),
             None => Err(Unknown::Name),
         }
@@ -285,17 +251,12 @@ impl Cluster {
         }
     }
 
-    /// Whether a host repeats the URL's password, or one that the program's closure has returned.
-    fn is_secret(&self, host: &str) -> bool {
-        let given = self.credentials.as_ref();
-        self.secret.is_in_host(host) || given.is_some_and(|ask| ask.secret().is_in_host(host))
-    }
-
     /// The map of one of the servers.
     fn ask(&self, peer: &Peer, turn: &Turn<'_>) -> Told<Arc<Map>> {
         let map = ask_for_map(peer, turn)?;
         // Errors name servers, so none may repeat the password.
-        let repeats = map.servers().any(|(host, _)| self.is_secret(host));
+        let secret = self.given.secret();
+        let repeats = map.servers().any(|(host, _)| secret.is_in_host(host));
         match repeats {
             true => Err(no_map()),
             false => Ok(map),
@@ -304,7 +265,7 @@ impl Cluster {
 
     /// Why no master of a slot is believed.
     pub(crate) fn no_master(&self, said: &Opinions) -> Cause {
-        let (given, each) = (&self.given, said.each());
+        let (given, each) = (&self.given.node, said.each());
         if said.names_any() {
             let words = each.iter().map(|(server, word)| match word {
                 Ok(master) => format!("{server} names {master}"),
@@ -363,11 +324,9 @@ impl Maps {
 
     /// Slots of the server at this address, by any of the maps.
     fn slots_of(&self, address: &str) -> Vec<u16> {
-        let mut slots: Vec<u16> = Vec::new();
-        for (.., map) in &self.maps {
-            let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
-            slots.extend(map.shards().find(is_its));
-        }
+        let maps = self.maps.iter();
+        let slots = maps.filter_map(|(.., map)| slot_at(map, address));
+        let mut slots: Vec<u16> = slots.collect();
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -379,6 +338,12 @@ impl Maps {
         let answers = maps.map(|(server, asked, map)| (*server, read(map), *asked));
         self.opinions.with(answers)
     }
+}
+
+/// A slot of the server at this address.
+fn slot_at(map: &Map, address: &str) -> Option<u16> {
+    let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
+    map.shards().find(is_its)
 }
 
 fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<Map>, Cause> {
@@ -416,7 +381,8 @@ mod tests {
 
     use super::*;
     use crate::net::place::directory::Place;
-    use crate::settings::credentials::Credentials;
+    use crate::net::socket::trust::Trust;
+    use crate::settings::credentials::{AskCredentials, Credentials};
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::cluster::Cluster;
+use crate::net::place::given::Given;
 use crate::net::place::master::{Directory, Source, routed};
-use crate::net::place::sentinels::{Descriptions, Sentinels, like};
+use crate::net::place::sentinels::{Descriptions, Sentinels};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
@@ -18,10 +19,7 @@ use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
-use crate::values::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicU16, Ordering},
-};
+use crate::values::sync::atomic::{AtomicU16, Ordering};
 
 /// A node: a server, the master of a set, or a Redis Cluster, one of its shards or one of its servers.
 #[derive(Clone)]
@@ -47,29 +45,15 @@ impl Place {
         trust: &Trust,
         credentials: Option<AskCredentials>,
     ) -> Place {
-        let peer = |info: &redis::ConnectionInfo, ask| Peer::new(info.clone(), trust, ask);
-        if let Some(seeds) = given.cluster() {
-            let seeds = seeds.iter().map(|info| peer(info, credentials.clone()));
-            let seeds = seeds.collect();
-            return Place::Cluster(Arc::new(Cluster::new(given, seeds, trust, credentials)));
+        let given = Given::new(given, trust, credentials);
+        if let Some(cluster) = Cluster::new(&given) {
+            return Place::Cluster(Arc::new(cluster));
         }
-        let Some(set) = given.set() else {
-            return Place::Server(peer(given.info(), credentials).into());
+        let Some(sentinels) = Sentinels::new(&given) else {
+            return Place::Server(given.peer(given.node.info().addr().clone()).into());
         };
-        let all = set.sentinels.iter().map(|info| peer(info, None)).collect();
-        let info = given.info();
-        let password = info.redis_settings().password();
-        let like = info.addr().clone();
-        let sentinels = Sentinels::new(set.name.clone(), all, like, password, credentials.clone());
         let source = Source::Sentinels(Arc::new(sentinels));
-        Place::Master(Arc::new(Directory {
-            shown: Mutex::new(given.to_string().into()),
-            warned: AtomicBool::new(false),
-            trust: trust.clone(),
-            credentials,
-            source,
-            given,
-        }))
+        Place::Master(Arc::new(Directory::new(given, source)))
     }
 
     /// The place of this slot's keys.
@@ -102,9 +86,9 @@ impl Place {
     pub(crate) fn given(&self) -> NodeAddress {
         match self {
             Place::Server(peer) => NodeAddress::server((***peer).clone()),
-            Place::Master(directory) => directory.given.clone(),
-            Place::Target(target) => target.cluster.given.clone(),
-            Place::Cluster(cluster) => cluster.given.clone(),
+            Place::Master(directory) => directory.given.node.clone(),
+            Place::Target(target) => target.cluster.given.node.clone(),
+            Place::Cluster(cluster) => cluster.given.node.clone(),
         }
     }
 
@@ -114,10 +98,14 @@ impl Place {
     }
 
     pub(crate) fn is_in_cluster(&self) -> bool {
+        matches!(self, Place::Target(_) | Place::Cluster(_)) || self.shard().is_some()
+    }
+
+    /// The Cluster of a shard, and the slot by which it is asked for.
+    fn shard(&self) -> Option<(&Arc<Cluster>, &AtomicU16)> {
         match self {
-            Place::Master(directory) => matches!(directory.source, Source::Cluster(..)),
-            Place::Target(_) | Place::Cluster(_) => true,
-            Place::Server(_) => false,
+            Place::Master(directory) => directory.shard(),
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => None,
         }
     }
 
@@ -128,10 +116,10 @@ impl Place {
             // In a forked child, the lock may be held by a thread that does not exist there.
             Place::Master(directory) => match directory.shown.try_lock() {
                 Ok(shown) => shown.clone(),
-                Err(_) => directory.given.to_string().into(),
+                Err(_) => directory.given.node.to_string().into(),
             },
             Place::Target(target) => target.shown.clone(),
-            Place::Cluster(cluster) => cluster.given.to_string().into(),
+            Place::Cluster(cluster) => cluster.given.node.to_string().into(),
         }
     }
 
@@ -190,43 +178,27 @@ impl Place {
 
     /// Whether the connected server owns `slot`.
     pub(crate) fn leads_to(&self, slot: u16) -> bool {
-        match self {
-            Place::Master(directory) => match &directory.source {
-                Source::Cluster(cluster, _) => cluster.has_at(slot, &self.shown()),
-                Source::Sentinels(_) => true,
-            },
-            Place::Target(_) => false,
-            Place::Server(_) | Place::Cluster(_) => true,
+        match self.shard() {
+            Some((cluster, _)) => cluster.has_at(slot, &self.shown()),
+            None => !matches!(self, Place::Target(_)),
         }
     }
 
-    /// The Cluster of this shard or server.
-    fn of_cluster(&self) -> Option<&Arc<Cluster>> {
+    /// Whether this leads to the server that owns the slot.
+    pub(crate) fn has(&self, slot: u16) -> bool {
+        match self.shard() {
+            Some((cluster, own)) => cluster.has_together(own.load(Ordering::Relaxed), slot),
+            None => !matches!(self, Place::Target(_)),
+        }
+    }
+
+    /// The server of the same Cluster, or the same set, at this address.
+    pub(crate) fn server(&self, endpoint: &Endpoint) -> Option<Place> {
         match self {
-            Place::Master(directory) => match &directory.source {
-                Source::Cluster(cluster, _) => Some(cluster),
-                Source::Sentinels(_) => None,
-            },
-            Place::Target(target) => Some(&target.cluster),
+            Place::Master(directory) => server_at(&directory.given, endpoint),
+            Place::Target(target) => server_at(&target.cluster.given, endpoint),
             Place::Server(_) | Place::Cluster(_) => None,
         }
-    }
-
-    /// The server of the same Cluster at this address.
-    pub(crate) fn server(&self, endpoint: &Endpoint) -> Option<Place> {
-        self.of_cluster()?.server(endpoint)
-    }
-
-    /// The server at this address, which may take over from this master, as its user reaches it.
-    pub(crate) fn replica(&self, (host, port): &Endpoint) -> Option<Place> {
-        let Place::Master(directory) = self else {
-            return None;
-        };
-        let info = directory.given.info();
-        let addr = like(info.addr(), host.clone(), *port);
-        let info = info.clone().set_addr(addr);
-        let peer = Peer::new(info, &directory.trust, directory.credentials.clone());
-        url::is_host(host).then(|| Place::Server(peer.into()))
     }
 
     /// A server of this Cluster that slots migrate to.
@@ -235,7 +207,7 @@ impl Place {
         let target = || Target {
             cluster: cluster.clone(),
             endpoint: endpoint.clone(),
-            shown: text::address(&cluster.addr(endpoint)).into(),
+            shown: text::address(&cluster.given.addr(endpoint)).into(),
         };
         let named = url::is_host(&endpoint.0);
         named.then(|| Place::Target(Arc::new(target())))
@@ -246,53 +218,32 @@ impl Place {
         matches!(self, Place::Target(target) if target.endpoint == *endpoint)
     }
 
-    /// Whether this leads to the server that owns the slot.
-    pub(crate) fn has(&self, slot: u16) -> bool {
-        match self {
-            Place::Master(directory) => match &directory.source {
-                Source::Cluster(cluster, own) => {
-                    cluster.has_together(own.load(Ordering::Relaxed), slot)
-                }
-                Source::Sentinels(_) => true,
-            },
-            Place::Target(_) => false,
-            Place::Server(_) | Place::Cluster(_) => true,
-        }
-    }
-
     /// Records that the server at `from` reported `to` as the owner of the slot.
     pub(crate) fn moved(&self, slot: u16, from: &str, to: &Endpoint) {
-        let Some(cluster) = self.of_cluster() else {
-            return;
-        };
-        cluster.moved(slot, from, to.clone());
-        // This place keeps its server, by another of its slots.
-        if let Place::Master(directory) = self
-            && let Source::Cluster(_, own) = &directory.source
-            && own.load(Ordering::Relaxed) == slot
-        {
-            cluster.stay(own, from);
+        if let Place::Target(target) = self {
+            target.cluster.moved(slot, from, to.clone());
+        }
+        if let Some((cluster, own)) = self.shard() {
+            cluster.moved(slot, from, to.clone());
+            // This place keeps its server, by another of its slots.
+            if own.load(Ordering::Relaxed) == slot {
+                cluster.stay(own, from);
+            }
         }
     }
 }
 
-impl Cluster {
-    /// One of the Cluster's servers.
-    fn server(&self, endpoint: &Endpoint) -> Option<Place> {
-        let named = url::is_host(&endpoint.0);
-        named.then(|| Place::Server(self.peer(self.addr(endpoint)).into()))
-    }
+/// A server of this set or Cluster. `None`: its host is none.
+fn server_at(given: &Given, endpoint: &Endpoint) -> Option<Place> {
+    let named = url::is_host(&endpoint.0);
+    named.then(|| Place::Server(given.peer(given.addr(endpoint)).into()))
+}
 
+impl Cluster {
     /// The directory of the shard that owns this slot.
     fn directory(self: &Arc<Self>, slot: u16) -> Directory {
-        Directory {
-            given: self.given.clone(),
-            trust: self.trust.clone(),
-            credentials: self.credentials.clone(),
-            source: Source::Cluster(self.clone(), AtomicU16::new(slot)),
-            shown: Mutex::new(self.given.to_string().into()),
-            warned: AtomicBool::new(false),
-        }
+        let source = Source::Cluster(self.clone(), AtomicU16::new(slot));
+        Directory::new(self.given.clone(), source)
     }
 }
 
@@ -304,7 +255,8 @@ impl Target {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        let peer = self.cluster.peer(self.cluster.addr(&self.endpoint));
+        let given = &self.cluster.given;
+        let peer = given.peer(given.addr(&self.endpoint));
         let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
         let handshake = Handshake {
             is_target: true,

@@ -1,24 +1,22 @@
 //! The master of a set or of a shard: how it is found, connected to and confirmed (rule R43).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::ConnectionAddr;
 
 use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
-use crate::net::place::cluster::{Cluster, Maps};
+use crate::net::place::cluster::Cluster;
+use crate::net::place::given::Given;
 use crate::net::place::question::Opinions;
 use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
-use crate::net::socket::trust::Trust;
 use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
 use crate::protocol::node::handshake::Handshake;
-use crate::settings::credentials::AskCredentials;
-use crate::settings::node_address::NodeAddress;
 use crate::values::clock;
 use crate::values::sync::{
     Mutex,
@@ -31,13 +29,11 @@ const MAX_WITNESSES: usize = 3;
 
 /// The source that names a master, which may change.
 pub(crate) struct Directory {
-    pub(super) given: NodeAddress,
-    pub(super) trust: Trust,
-    pub(super) credentials: Option<AskCredentials>,
+    pub(super) given: Arc<Given>,
     pub(super) source: Source,
     pub(super) shown: Mutex<Arc<str>>,
     /// Whether it was logged that nothing confirms the address.
-    pub(super) warned: AtomicBool,
+    warned: AtomicBool,
 }
 
 /// The servers that name the master.
@@ -45,22 +41,6 @@ pub(super) enum Source {
     Sentinels(Arc<Sentinels>),
     /// The shard that owns this slot. If the slot moves to another shard, another slot of the shard replaces it.
     Cluster(Arc<Cluster>, AtomicU16),
-}
-
-/// The answers of a directory's servers.
-enum Said<'a> {
-    Sentinels(Opinions),
-    /// About this slot.
-    Cluster(&'a Arc<Cluster>, &'a AtomicU16, Maps),
-}
-
-impl Said<'_> {
-    fn opinions(self) -> Opinions {
-        match self {
-            Said::Sentinels(opinions) => opinions,
-            Said::Cluster(.., maps) => maps.opinions,
-        }
-    }
 }
 
 /// The handshake with a server of a Cluster.
@@ -74,6 +54,23 @@ pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>
 }
 
 impl Directory {
+    pub(super) fn new(given: Arc<Given>, source: Source) -> Directory {
+        Directory {
+            shown: Mutex::new(given.node.to_string().into()),
+            warned: AtomicBool::new(false),
+            given,
+            source,
+        }
+    }
+
+    /// The Cluster of a shard, and the slot by which it is asked for.
+    pub(super) fn shard(&self) -> Option<(&Arc<Cluster>, &AtomicU16)> {
+        match &self.source {
+            Source::Cluster(cluster, slot) => Some((cluster, slot)),
+            Source::Sentinels(_) => None,
+        }
+    }
+
     /// Asks for the master, and connects to it. Only a question that has lasted its whole time shows that a sentinel is
     /// silent. The connections of locks are tried again by then; a look is one try, and waits for that.
     pub(super) fn open(
@@ -88,16 +85,18 @@ impl Directory {
             (Source::Sentinels(_), Purpose::Looks) => share + Times::REAL.lasts,
             _ => share,
         };
-        let said = self.ask_all(None, time).opinions();
+        let said = self.ask(time);
         let Some(named) = said.believed() else {
             return Err(self.no_master(&said));
         };
-        let moved = self.moved_at(&named.addr);
+        // Others may not have learnt yet that it has become the master.
+        let moved = self.shard().and_then(|(cluster, slot)| {
+            cluster.moved_at(slot.load(Ordering::Relaxed), &named.addr)
+        });
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
         let (address, at) = (self.at(&named.addr), at.min(named.at));
         let found = FoundMaster::new(address, at, named.by_most, Times::REAL);
-        let info = self.given.info().clone().set_addr(named.addr.clone());
-        let peer = Peer::new(info, &self.trust, self.credentials.clone());
+        let peer = self.given.peer(named.addr.clone());
         let rest = until.saturating_duration_since(clock::instant());
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
@@ -119,11 +118,12 @@ impl Directory {
 
     /// Refuses a host that repeats a password, which the closure may have returned for the first time just now.
     fn check_host(&self, addr: &ConnectionAddr) -> Result<(), Cause> {
-        match (&self.source, addr) {
-            (
-                Source::Sentinels(sentinels),
-                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. },
-            ) if sentinels.is_secret(host) => Err(no_address()),
+        match addr {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }
+                if self.given.secret().is_in_host(host) =>
+            {
+                Err(no_address())
+            }
             _ => Ok(()),
         }
     }
@@ -139,20 +139,18 @@ impl Directory {
     /// Adds advice: an address that cannot be reached may be one that the servers use for each other, in a separate
     /// network.
     fn announced(&self, cause: Cause, addr: &ConnectionAddr, by: String) -> Cause {
-        let advice = match &self.source {
+        let (by, advice) = match &self.source {
             _ if !cause.is_silence() => return cause,
             Source::Cluster(cluster, _) if cluster.is_given(addr) => return cause,
-            Source::Cluster(..) => {
-                "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname"
-            }
-            Source::Sentinels(_) => {
+            Source::Cluster(..) => (
+                by,
+                "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname",
+            ),
+            Source::Sentinels(_) => (
+                format!("the sentinel {by}"),
                 "if that is not the master's address for this host, set replica-announce-ip on the servers, and name it in \
-                 sentinel monitor"
-            }
-        };
-        let by = match &self.source {
-            Source::Cluster(..) => by,
-            Source::Sentinels(_) => format!("the sentinel {by}"),
+                 sentinel monitor",
+            ),
         };
         Cause::Announced(Box::new(Announced {
             at: text::address(addr),
@@ -163,15 +161,6 @@ impl Directory {
         }))
     }
 
-    /// When a server reported that this one has become the master, if others may not have learnt it yet; and which one
-    /// did.
-    fn moved_at(&self, addr: &ConnectionAddr) -> Option<(Instant, String)> {
-        match &self.source {
-            Source::Sentinels(_) => None,
-            Source::Cluster(cluster, slot) => cluster.moved_at(slot.load(Ordering::Relaxed), addr),
-        }
-    }
-
     /// Connects to the master. In a Cluster its witness is in one of its slots, and other servers have other keys.
     fn connect(
         &self,
@@ -179,7 +168,7 @@ impl Directory {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        let Source::Cluster(cluster, slot) = &self.source else {
+        let Some((cluster, slot)) = self.shard() else {
             return Connection::open(peer, timeout, purpose);
         };
         let Purpose::GuardedLocks {
@@ -218,12 +207,12 @@ impl Directory {
         Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
-    fn ask_all(&self, except: Option<&str>, time: Duration) -> Said<'_> {
+    fn ask(&self, time: Duration) -> Opinions {
         match &self.source {
-            Source::Sentinels(sentinels) => Said::Sentinels(sentinels.ask_all(time)),
+            Source::Sentinels(sentinels) => sentinels.ask_all(time),
             Source::Cluster(cluster, slot) => {
-                let of = slot.load(Ordering::Relaxed);
-                Said::Cluster(cluster, slot, cluster.ask_all(of, except, time))
+                let slot = slot.load(Ordering::Relaxed);
+                cluster.ask_all(slot, None, time).opinions
             }
         }
     }
@@ -239,18 +228,24 @@ impl Directory {
 
     /// Asks whether the master still is at `address` (rule R43). `None` if the answers do not decide it.
     pub(super) fn confirm(&self, address: &str) -> Option<LastWord> {
-        let asked = clock::instant();
-        let said = self.ask_all(Some(address), Times::REAL.confirm);
-        let word = match &said {
-            Said::Sentinels(said) => LastWord::of(&said.belief(), asked, |addr| {
-                match *self.at(addr) == *address {
+        let (asked, time) = (clock::instant(), Times::REAL.confirm);
+        let (said, word) = match &self.source {
+            Source::Sentinels(sentinels) => {
+                let said = sentinels.ask_all(time);
+                let is_there = |addr: &ConnectionAddr| match *self.at(addr) == *address {
                     true => Ok(()),
                     false => Err(Cause::Moved(text::address(addr))),
-                }
-            }),
-            Said::Cluster(cluster, slot, said) => cluster.confirm(said, slot, address, asked),
+                };
+                let word = LastWord::of(&said.belief(), asked, is_there);
+                (said, word)
+            }
+            Source::Cluster(cluster, slot) => {
+                let of = slot.load(Ordering::Relaxed);
+                let said = cluster.ask_all(of, Some(address), time);
+                let word = cluster.confirm(&said, slot, address, asked);
+                (said.opinions, word)
+            }
         };
-        let said = said.opinions();
         let is_sure = word.is_some() && !said.is_silence();
         if self.warned.swap(!is_sure, Ordering::Relaxed) || is_sure {
             return word;
@@ -260,7 +255,7 @@ impl Directory {
     }
 
     fn warn(&self, said: &Opinions) {
-        let given = &self.given;
+        let given = &self.given.node;
         let until = match said.names_any() {
             true => "most agree",
             false => "one does",

@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!
+//! - `given`: a node as it was given, and how its servers are reached
 //! - `ask_each`: several questions at once, for a call that waits for all answers
 //! - `question`: one question to one server, and what all answers mean
 //! - `asker`: questions to many servers at once, whose answers are for all threads
@@ -14,6 +15,7 @@ pub(crate) mod ask_each;
 pub(crate) mod asker;
 pub(crate) mod cluster;
 pub(crate) mod directory;
+pub(crate) mod given;
 pub(crate) mod master;
 pub(crate) mod question;
 pub(crate) mod sentinels;

@@ -7,16 +7,15 @@ use std::time::Duration;
 use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
-use crate::errors::secret::Secret;
 use crate::errors::text;
 use crate::net::place::ask_each::{SendPart, Terms, ask_each};
 use crate::net::place::asker::{Asker, Patience, Told};
+use crate::net::place::given::Given;
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
-use crate::net::socket::peer::{OtherSecrets, Peer};
+use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::Heard;
-use crate::settings::credentials::AskCredentials;
 use crate::settings::url;
 use crate::values::clock;
 
@@ -25,40 +24,24 @@ const AT_A_TIME: usize = 64;
 
 /// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
+    given: Arc<Given>,
     pub(crate) name: String,
     all: Vec<Peer>,
-    /// The address of the first one: the set's servers are reached in the same way.
-    like: ConnectionAddr,
-    /// The passwords of servers and sentinels, which sentinels know: no server is looked for at a host that repeats one,
-    /// and no sentinel's text is shown that does.
-    secrets: Arc<OtherSecrets>,
     /// An answer is the master's address. `None`: the sentinel has no master of that name.
     asker: Arc<Asker<Option<ConnectionAddr>>>,
 }
 
 impl Sentinels {
-    /// `password`: the password of the servers. `credentials`: the closure that returns it in its place.
-    pub(crate) fn new(
-        name: String,
-        all: Vec<Peer>,
-        like: ConnectionAddr,
-        password: Option<&str>,
-        credentials: Option<AskCredentials>,
-    ) -> Sentinels {
-        let passwords = all.iter().map(|peer| peer.redis_settings().password());
-        let secrets = Arc::new(OtherSecrets {
-            of_urls: Secret::of_all(passwords.chain([password]).map(Secret::of)),
-            credentials,
-        });
-        let all = all.into_iter();
-        let all = all.map(|peer| peer.hiding(secrets.clone()));
-        Sentinels {
-            asker: Asker::new(),
-            name,
+    /// Returns `None` if the node is no set.
+    pub(crate) fn new(given: &Arc<Given>) -> Option<Sentinels> {
+        let set = given.node.set()?;
+        let all = set.sentinels.iter().map(|info| given.sentinel(info));
+        Some(Sentinels {
+            given: given.clone(),
+            name: set.name.clone(),
             all: all.collect(),
-            like,
-            secrets,
-        }
+            asker: Asker::new(),
+        })
     }
 
     /// Asks all sentinels at once, or waits for the answers to questions under way, until it is certain which master is
@@ -73,12 +56,12 @@ impl Sentinels {
         let sentinels = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| sentinels.ask(peer, turn);
         let read = |named: &Option<ConnectionAddr>, _| named.clone().ok_or(Unknown::Name);
-        let weigh = |heard: Vec<Heard<'_, Told<Option<ConnectionAddr>>>>, is_over| {
-            let said = Opinions::of((&self.all, 0), (now, time), &heard, read);
-            (is_over || said.is_certain()).then_some(said)
+        let weigh = |heard: &[Heard<'_, Told<Option<ConnectionAddr>>>]| {
+            Opinions::of((&self.all, 0), (now, time), heard, read)
         };
-        let said = self.asker.ask_all(&self.all, patience, ask, weigh);
-        said.unwrap_or_else(|| Opinions::of((&self.all, 0), (now, time), &[], read))
+        let is_enough = Opinions::is_certain;
+        self.asker
+            .ask_all(&self.all, patience, ask, weigh, is_enough)
     }
 
     /// The master's address, as one of the sentinels reports it.
@@ -88,16 +71,11 @@ impl Sentinels {
             return Ok(None);
         };
         match endpoint(&words) {
-            Some((host, port)) if !self.is_secret(host) => {
-                Ok(Some(like(&self.like, host.to_owned(), port)))
+            Some((host, port)) if !self.given.secret().is_in_host(host) => {
+                Ok(Some(self.given.addr(&(host.to_owned(), port))))
             }
             _ => Err(no_address()),
         }
-    }
-
-    /// Whether a host repeats a password of the URL, or one that the program's closure has returned.
-    pub(super) fn is_secret(&self, host: &str) -> bool {
-        self.secrets.all().is_in_host(host)
     }
 
     /// For each of these sets, each sentinel's description of the master. All sentinels are asked at once, so all answers are
@@ -120,8 +98,8 @@ impl Sentinels {
 
     /// The description without hosts that repeat a password.
     fn shown(&self, mut description: Description) -> Description {
-        let hosts = description.values_mut();
-        let hidden = hosts.filter(|value| self.is_secret(value));
+        let (hosts, secret) = (description.values_mut(), self.given.secret());
+        let hidden = hosts.filter(|value| secret.is_in_host(value));
         hidden.for_each(|value| *value = "***".into());
         description
     }
@@ -176,19 +154,6 @@ fn describe_at_once(
         abandoned: None,
     };
     ask_each(asks.enumerate(), terms, |_, ()| {}).into_values()
-}
-
-/// The address of this host and port, reached like the other one.
-pub(crate) fn like(other: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
-    match other {
-        ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: *insecure,
-            tls_params: None,
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    }
 }
 
 /// A sentinel's refusal, with what to do.
@@ -265,33 +230,22 @@ pub(super) fn no_address() -> Cause {
 
 #[cfg(test)]
 mod tests {
-    use redis::IntoConnectionInfo;
-
     use super::*;
     use crate::net::socket::trust::Trust;
     use crate::protocol::node::answers::Belief;
+    use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
 
-    /// Three sentinels, at ports without servers.
-    fn sentinels() -> Arc<Sentinels> {
-        let infos = [1, 2, 3].map(|port| ("127.0.0.1", port).into_connection_info().unwrap());
-        let trust = Trust::new(&Tls::default(), infos.iter());
-        let peers = infos
-            .iter()
-            .map(|info| Peer::new(info.clone(), &trust, None));
-        let like = infos[0].addr().clone();
-        Arc::new(Sentinels::new(
-            "m".into(),
-            peers.collect(),
-            like,
-            None,
-            None,
-        ))
+    fn sentinels(url: &str) -> Arc<Sentinels> {
+        let node = url.into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [node.info()]);
+        Arc::new(Sentinels::new(&Given::new(node, &trust, None)).unwrap())
     }
 
     #[test]
     fn sentinels_that_cannot_be_reached_are_silent_and_can_be_asked_again() {
-        let set = sentinels();
+        // No servers are there.
+        let set = sentinels("redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m");
         for _ in 0..3 {
             let begun = clock::instant();
             let said = set.ask_all(Duration::from_secs(7));
@@ -305,8 +259,7 @@ mod tests {
 
     #[test]
     fn no_host_that_repeats_a_password_is_shown() {
-        let like = ConnectionAddr::Tcp("h".into(), 1);
-        let set = Sentinels::new("m".into(), Vec::new(), like, Some("hunter2"), None);
+        let set = sentinels("redis+sentinel://:hunter2@h/m");
         let words = ["ip", "hunter2", "port", "6379", "flags", "master"];
         let shown = set.shown(described(words.map(str::to_owned).to_vec()));
         let shown: Vec<&str> = shown.values().map(|value| &**value).collect();

@@ -1,0 +1,75 @@
+//! A node as it was given, and how its servers are reached.
+
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::errors::secret::Secret;
+use crate::net::socket::peer::{OtherSecrets, Peer};
+use crate::net::socket::trust::Trust;
+use crate::protocol::commands::slots::Endpoint;
+use crate::settings::credentials::AskCredentials;
+use crate::settings::node_address::NodeAddress;
+
+pub(crate) struct Given {
+    pub(crate) node: NodeAddress,
+    trust: Trust,
+    credentials: Option<AskCredentials>,
+    /// The passwords of servers and sentinels, which these know: no server is looked for at a host that repeats one, and no
+    /// sentinel's text is shown that does.
+    secrets: Arc<OtherSecrets>,
+}
+
+impl Given {
+    pub(crate) fn new(
+        node: NodeAddress,
+        trust: &Trust,
+        credentials: Option<AskCredentials>,
+    ) -> Arc<Given> {
+        let sentinels = node.set().map(|set| set.sentinels.iter());
+        let all = sentinels.into_iter().flatten().chain([node.info()]);
+        let passwords = all.map(|info| Secret::of(info.redis_settings().password()));
+        Arc::new(Given {
+            secrets: Arc::new(OtherSecrets {
+                of_urls: Secret::of_all(passwords),
+                credentials: credentials.clone(),
+            }),
+            node,
+            trust: trust.clone(),
+            credentials,
+        })
+    }
+
+    /// The address of this host and port, reached like the servers that were given.
+    pub(crate) fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
+        like(self.node.info().addr(), host.clone(), *port)
+    }
+
+    /// The server at this address, as the user of all reaches it.
+    pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
+        let info = self.node.info().clone().set_addr(addr);
+        Peer::new(info, &self.trust, self.credentials.clone())
+    }
+
+    pub(crate) fn sentinel(&self, info: &ConnectionInfo) -> Peer {
+        Peer::new(info.clone(), &self.trust, None).hiding(self.secrets.clone())
+    }
+
+    /// The passwords of the URL, and those that the program's closure has returned.
+    pub(crate) fn secret(&self) -> Secret {
+        self.secrets.all()
+    }
+}
+
+/// The address of this host and port, reached like the other one.
+pub(crate) fn like(other: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
+    match other {
+        ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: None,
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    }
+}
