@@ -66,7 +66,7 @@ fn not_obeyed(url: &str) -> Option<String> {
     if let Some(text) = url_parameters::refused(query, known, place, &right) {
         return Some(text);
     }
-    let asks_for_resp3 = |(key, value)| key == "protocol" && !matches!(value, "2" | "resp2");
+    let asks_for_resp3 = |(key, value)| key == "protocol" && matches!(value, "3" | "resp3");
     if url_parameters::pairs(query).any(asks_for_resp3) {
         return Some(RESP3.into());
     }
