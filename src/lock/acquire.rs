@@ -7,10 +7,12 @@ use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::lock::lock::Lock;
+use crate::net::cluster::lanes::Lane;
 use crate::net::cluster::route::Route;
 use crate::net::driver::leader::Caller;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
+use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::quorum::answer::{Answer, Outcome};
@@ -27,6 +29,8 @@ pub(crate) struct Acquirer<'a> {
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Claiming<Arc<Caller>>,
+    /// The lane of the last try. `None`: the call's.
+    over: Option<Arc<Lane>>,
     /// When the call was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
@@ -68,6 +72,7 @@ impl<'a> Acquirer<'a> {
                 QueueTurn::new(nodes.timeouts.node).duration(),
                 now,
             ),
+            over: None,
             began: Some(now),
         }
     }
@@ -79,10 +84,12 @@ impl<'a> Acquirer<'a> {
             let mut waiting = &*self.route.waiting;
             now = match self.acquire.next(&mut waiting, now) {
                 Step::Try(op) => {
-                    let answer = self.route.run(op);
+                    let (answer, over) = self.route.acquire(op);
+                    self.over = over;
                     self.tried(answer)
                 }
                 Step::TakeOver(waiter) => {
+                    self.over = None;
                     let answer = self.route.driver.run_handed_off(&waiter);
                     self.tried(answer)
                 }
@@ -113,15 +120,21 @@ impl<'a> Acquirer<'a> {
                     Point::now()
                 }
                 Step::Release(lease) => {
-                    drop(Lock::new(self.route.clone(), lease, self.options));
+                    drop(self.lock(lease));
                     Point::now()
                 }
                 Step::Done(result) => {
-                    let lock = |lease| Lock::new(self.route.clone(), lease, self.options);
-                    return result.map(lock).map_err(|ended| self.error(ended));
+                    return match result {
+                        Ok(lease) => Ok(self.lock(lease)),
+                        Err(ended) => Err(self.error(ended)),
+                    };
                 }
             };
         }
+    }
+
+    fn lock(&self, lease: Lease) -> Lock {
+        Lock::new(self.route.of_lock(self.over.clone()), lease, self.options)
     }
 
     fn tried(&mut self, answer: Answer) -> Point {

@@ -320,7 +320,10 @@ impl Redlock {
         let family = self.family();
         match &family.lanes {
             None => Route::One(family.base.clone()),
-            Some(lanes) => Route::Shards(lanes.of(resource), UsedLanes(lanes.clone())),
+            Some(lanes) => {
+                let lane = lanes.of(resource);
+                Route::Shards(lane.clone(), lane, UsedLanes(lanes.clone()))
+            }
         }
     }
 

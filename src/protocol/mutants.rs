@@ -151,8 +151,9 @@ mutants! {
     MovedForEver: R64 = "the server that a slot has moved to is remembered for ever",
     OwedOnce: R45 = "a release that follows its key is sent on once",
     ReleaseAtOldOwner: R45 = "a release that no call waits for does not follow its key",
-    // Found by the tests of `cluster_map`, `redirect`, `core` and `known_server`.
+    // Found by the tests of `cluster_map`, `redirect`, `way`, `core` and `known_server`.
     ReleaseWhereCallBegan: R65 = "a lock is released only at the servers that had its slot when its call began",
+    ReleaseBesideAcquire: R65 = "a lock is not released behind its acquire where that went over another connection than its call's",
     LaneKnowsNoServer: R66 = "a new lane's connection begins without what other lanes have learnt of the server",
     LaneReadsAlone: R66 = "a lane that was idle measures a clock from its own last reading",
     RecordEndsWithLane: R66 = "what a lane has learnt of a server ends with it",

@@ -398,7 +398,10 @@ impl way::Lanes for &Lanes {
         self.base.places().get(node)?.cluster()?.map()
     }
 
-    fn leave(&mut self, lane: &Arc<Lane>, node: usize, server: &Endpoint) {
+    fn lead(&mut self, lane: &Arc<Lane>, node: usize, slot: u16, server: &Endpoint) {
+        if let Some(place) = lane.places().get(node) {
+            place.lead_to(slot);
+        }
         lane.driver.nodes().leave(node, server);
     }
 

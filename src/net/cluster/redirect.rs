@@ -19,27 +19,34 @@ use crate::values::clock;
 use crate::values::sync::{Mutex, PoisonError, lock, start_thread, thread, wait_until};
 
 impl Lanes {
-    /// Carries out an operation. `lane`: the connections over which its lock was acquired.
-    pub(crate) fn run(&self, lane: &Driver, op: Op) -> Answer {
-        if op.action.ends() {
-            // The end of a lock must not overtake what was sent there (rule R7).
-            let answer = lane.run(op.clone());
-            return self.follow(lane, op, answer);
+    /// Carries out an operation of a call or a lock. `own`: the lane with which the call began. `over`: the one over which
+    /// its lock was acquired.
+    pub(crate) fn run(&self, [own, over]: [&Arc<Lane>; 2], op: Op) -> Answer {
+        if !op.action.ends() {
+            return self.send(op).0;
         }
+        let answer = own.driver.run(op.clone());
+        self.end_lock([own, over], &op, answer)
+    }
+
+    /// Carries out an operation that ends no lock. Returns the lane, too, that it was sent over. (An acquire that is sent on
+    /// is for one node, and was not carried out before.)
+    pub(crate) fn send(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
         let lane = self.of(&op.key.resource);
         let answer = lane.driver.run(op.clone());
-        self.follow(&lane.driver, op, answer)
+        let (answer, _) = self.follow(&lane.driver, op, answer);
+        (answer, Some(lane))
     }
 
     /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
     pub(crate) fn run_before(
         &self,
-        lane: &Driver,
+        [own, over]: [&Arc<Lane>; 2],
         op: Op,
         (next, waiter): (Op, Arc<Caller>),
     ) -> Answer {
-        let answer = lane.run_before(op.clone(), next, waiter);
-        self.follow(lane, op, answer)
+        let answer = own.driver.run_before(op.clone(), next, waiter);
+        self.end_lock([own, over], &op, answer)
     }
 
     /// Renews locks that were acquired over `own`. The renewals and repairs of each go to the servers that have its slot
@@ -66,13 +73,29 @@ impl Lanes {
         self.follow_all(lane, ops, answers)
     }
 
-    /// The answer to an operation once it was sent on to its key's servers. `from`: the lane over which `answer` came.
-    fn follow(&self, from: &Driver, op: Op, answer: Answer) -> Answer {
-        if self.is_redirected(&op, &answer) {
-            let redirect = self.redirect(from, op, &answer);
-            return self.go_on(from, redirect, answer);
+    /// The answer to an operation once it was sent on to its key's servers, and the lane of the last ones, if it was.
+    /// `from`: the lane over which `answer` came.
+    fn follow(&self, from: &Driver, op: Op, answer: Answer) -> (Answer, Option<Arc<Lane>>) {
+        if !self.is_redirected(&op, &answer) {
+            return (answer, None);
         }
-        self.write_behind(from, &op);
+        let redirect = self.redirect(from, op, &answer);
+        self.go_on(from, redirect, answer)
+    }
+
+    /// Sends the end of a lock on, and writes it over all lanes that may have its acquire: it must not overtake that there
+    /// (rule R7). `answer`: of the servers of `own`.
+    fn end_lock(&self, [own, over]: [&Arc<Lane>; 2], op: &Op, answer: Answer) -> Answer {
+        let (answer, last) = self.follow(&own.driver, op.clone(), answer);
+        // Once the program has ended, its connections are not made anew for that.
+        let is_closed = lock(&self.owed).is_closed();
+        let now = (!is_closed).then(|| self.of(&op.key.resource));
+        let was_sent = |lane: &Arc<Lane>| lane == own || last.as_ref() == Some(lane);
+        for lane in way::behind(Some(over.clone()), now, was_sent) {
+            if let Some(op) = Redirect::behind(op) {
+                lane.driver.run(op);
+            }
+        }
         answer
     }
 
@@ -99,7 +122,7 @@ impl Lanes {
             let answered = lane.driver.collect(&lane.driver.submit(again));
             for ((at, redirect, ..), answer) in together.into_iter().zip(answered) {
                 if let Some(place) = answers.get_mut(at) {
-                    *place = self.go_on(&lane.driver, redirect, answer);
+                    *place = self.go_on(&lane.driver, redirect, answer).0;
                 }
             }
         }
@@ -157,8 +180,13 @@ impl Lanes {
         Redirect::waited(op, slot, places.len(), time)
     }
 
-    /// Sends an operation on until the answer counts.
-    fn go_on(&self, from: &Driver, mut redirect: Redirect, mut answer: Answer) -> Answer {
+    /// Sends an operation on until the answer counts. Returns the lane, too, that it was sent over last.
+    fn go_on(
+        &self,
+        from: &Driver,
+        mut redirect: Redirect,
+        mut answer: Answer,
+    ) -> (Answer, Option<Arc<Lane>>) {
         // The lane to the servers that answered. `None`: `from`.
         let mut lane: Option<Arc<Lane>> = None;
         loop {
@@ -171,25 +199,8 @@ impl Lanes {
             answer = to.driver.run(op);
             lane = Some(to);
         }
-        if lane.is_none() {
-            self.write_behind(from, &redirect.op());
-        }
         redirect.complete(&mut answer);
-        answer
-    }
-
-    /// Writes the end of a lock to the servers that have its slot now, if these are not those of `from`.
-    fn write_behind(&self, from: &Driver, op: &Op) {
-        // Once the program has ended, its connections are not made anew for that.
-        if !op.action.ends() || lock(&self.owed).is_closed() {
-            return;
-        }
-        let lane = self.of(&op.key.resource);
-        if !std::ptr::eq(&*lane.driver, from)
-            && let Some(op) = Redirect::behind(op)
-        {
-            lane.driver.run(op);
-        }
+        (answer, lane)
     }
 
     /// Records where servers reported the slot to be.

@@ -19,15 +19,16 @@ use crate::protocol::quorum::op::Op;
 pub(crate) enum Route {
     /// To the nodes: each has all keys.
     One(Arc<Lane>),
-    /// To the servers of this lane, and on to those that have the key. All lanes are kept, since the key may move.
-    Shards(Arc<Lane>, UsedLanes),
+    /// To the servers of the first lane, and on to those that have the key. The second lane is the one over which the lock
+    /// was acquired. All lanes are kept, since the key may move.
+    Shards(Arc<Lane>, Arc<Lane>, UsedLanes),
 }
 
 impl Deref for Route {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
-        let (Route::One(lane) | Route::Shards(lane, _)) = self;
+        let (Route::One(lane) | Route::Shards(lane, ..)) = self;
         lane
     }
 }
@@ -37,7 +38,25 @@ impl Route {
     pub(crate) fn run(&self, op: Op) -> Answer {
         match self {
             Route::One(lane) => lane.driver.run(op),
-            Route::Shards(lane, lanes) => lanes.run(&lane.driver, op),
+            Route::Shards(lane, over, lanes) => lanes.run([lane, over], op),
+        }
+    }
+
+    /// Carries out a try to acquire a lock. Returns the lane, too, that it was sent over.
+    pub(crate) fn acquire(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
+        match self {
+            Route::One(lane) => (lane.driver.run(op), None),
+            Route::Shards(.., lanes) => lanes.send(op),
+        }
+    }
+
+    /// The way of a lock that was acquired over this lane.
+    pub(crate) fn of_lock(&self, over: Option<Arc<Lane>>) -> Route {
+        match (self, over) {
+            (Route::Shards(lane, _, lanes), Some(over)) => {
+                Route::Shards(lane.clone(), over, lanes.clone())
+            }
+            (route, _) => route.clone(),
         }
     }
 
@@ -49,8 +68,8 @@ impl Route {
                 (Route::One(lane), Some((next, waiter))) => {
                     lane.driver.run_before(op, next, waiter)
                 }
-                (Route::Shards(lane, lanes), Some(next)) => {
-                    lanes.run_before(&lane.driver, op, next)
+                (Route::Shards(lane, over, lanes), Some(next)) => {
+                    lanes.run_before([lane, over], op, next)
                 }
             })
     }
@@ -61,7 +80,7 @@ impl Route {
         self.waiting
             .subscribe(&self.driver, move |driver: &Driver, op| {
                 drop(match lanes.upgrade() {
-                    Some(lanes) => lanes.run(driver, op),
+                    Some(lanes) => lanes.send(op).0,
                     None => driver.run(op),
                 });
             });
@@ -81,7 +100,7 @@ impl Route {
     pub(crate) fn is_same(&self, other: &Route) -> bool {
         match (self, other) {
             (Route::One(one), Route::One(other)) => Arc::ptr_eq(one, other),
-            (Route::Shards(_, one), Route::Shards(_, other)) => Arc::ptr_eq(one, other),
+            (Route::Shards(.., one), Route::Shards(.., other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -90,7 +109,7 @@ impl Route {
     fn lanes(&self) -> Weak<Lanes> {
         match self {
             Route::One(_) => Weak::new(),
-            Route::Shards(_, lanes) => Arc::downgrade(lanes),
+            Route::Shards(.., lanes) => Arc::downgrade(lanes),
         }
     }
 }

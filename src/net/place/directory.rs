@@ -218,6 +218,13 @@ impl Place {
         matches!(self, Place::Target(target) if target.endpoint == *endpoint)
     }
 
+    /// Leads to the owner of this slot from now on, if it leads to that of another one.
+    pub(crate) fn lead_to(&self, slot: u16) {
+        if let Some((_, own)) = self.shard() {
+            own.store(slot, Ordering::Relaxed);
+        }
+    }
+
     /// Records that the server at `from` reported `to` as the owner of the slot.
     pub(crate) fn moved(&self, slot: u16, from: &str, to: &Endpoint) {
         if let Place::Target(target) = self {

@@ -8,6 +8,7 @@ use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed::OwedRelease;
 use crate::protocol::calls::redirect::{Goes, Redirect};
 use crate::protocol::commands::slots::{Endpoint, Map};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
@@ -37,6 +38,20 @@ pub(crate) fn unused<L: Lead + PartialEq>(
     lanes.filter(|lane| !best.contains(lane)).collect()
 }
 
+/// The lanes over which the end of a lock is written once more (rule R65). `acquired`: the one over which the lock was
+/// acquired, if that is not the one that its call began with: what was sent there is undone behind it (rule R7). `now`: the
+/// one to the servers that have its slot. `was_sent`: whether the end was sent over a lane already.
+pub(crate) fn behind<L: PartialEq>(
+    acquired: Option<L>,
+    now: Option<L>,
+    was_sent: impl Fn(&L) -> bool,
+) -> Vec<L> {
+    let acquired = acquired.filter(|_| !mutant(Mutant::ReleaseBesideAcquire));
+    let now = now.filter(|lane| acquired.as_ref() != Some(lane));
+    let lanes = acquired.into_iter().chain(now);
+    lanes.filter(|lane| !was_sent(lane)).collect()
+}
+
 /// The lanes of a process, for the operations that follow their keys.
 pub(crate) trait Lanes {
     type Lane;
@@ -50,8 +65,9 @@ pub(crate) trait Lanes {
     /// The map of a node's Cluster.
     fn map(&self, node: usize) -> Option<Arc<Map>>;
 
-    /// Ends a lane's connection to a node, unless it leads to this server.
-    fn leave(&mut self, lane: &Self::Lane, node: usize, server: &Endpoint);
+    /// Has a slot lead a lane to this server of a node, which owns the slot, and ends its connection to another one. (The
+    /// slot that led the lane before may have moved elsewhere.)
+    fn lead(&mut self, lane: &Self::Lane, node: usize, slot: u16, server: &Endpoint);
 
     /// Has the end of a lock sent on without a caller.
     fn owe(&mut self, debts: Vec<(usize, Debt)>);
@@ -65,7 +81,7 @@ pub(crate) trait Lanes {
         };
         let lane = self.lane(own);
         // The lane may still be connected to the server that had that slot before.
-        self.leave(&lane, node, server);
+        self.lead(&lane, node, own, server);
         Some(lane)
     }
 
@@ -114,7 +130,7 @@ pub(crate) trait Lanes {
         if let (Some(to), Some(map)) = (&release.moved, self.map(node))
             && map.master(slot) == Some(to)
         {
-            self.leave(&lane, node, to);
+            self.lead(&lane, node, slot, to);
         }
         lane
     }
@@ -126,9 +142,40 @@ pub(crate) trait Lanes {
             if let Hint::Moved(_, to) = &elsewhere.hint {
                 let lane = self.lane(slot);
                 if is_from(&lane) {
-                    self.leave(&lane, node, to);
+                    self.lead(&lane, node, slot, to);
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::mutants::set_mutant;
+
+    #[test]
+    fn the_end_of_a_lock_is_written_over_each_lane_that_may_have_its_acquire() {
+        let behind = |acquired, now, sent: &[u8]| behind(acquired, now, |lane| sent.contains(lane));
+        for (acquired, now, sent, expected) in [
+            (None, Some(1), &[1][..], &[][..]),
+            (None, Some(2), &[1], &[2]),
+            (Some(2), Some(1), &[1], &[2]),
+            (Some(2), Some(2), &[1], &[2]),
+            (Some(2), Some(3), &[1], &[2, 3]),
+            (Some(2), Some(3), &[1, 3], &[2]),
+            (Some(2), None, &[1], &[2]),
+            (Some(2), Some(2), &[1, 2], &[]),
+        ] {
+            assert_eq!(
+                behind(acquired, now, sent),
+                expected,
+                "{acquired:?}, {now:?}, {sent:?}"
+            );
+        }
+        set_mutant(Some(Mutant::ReleaseBesideAcquire));
+        let broken = behind(Some(2), Some(1), &[1]);
+        set_mutant(None);
+        assert_eq!(broken, []);
     }
 }

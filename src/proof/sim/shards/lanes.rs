@@ -164,8 +164,8 @@ impl Lanes for OfProcess<'_> {
         self.world.processes[self.p].maps[cluster].map().cloned()
     }
 
-    fn leave(&mut self, lane: &usize, node: usize, to: &Endpoint) {
-        self.world.leave(self.p, *lane, node, to);
+    fn lead(&mut self, lane: &usize, node: usize, slot: u16, to: &Endpoint) {
+        self.world.lead(self.p, *lane, (node, slot), to);
     }
 
     fn owe(&mut self, debts: Vec<(usize, Debt)>) {
@@ -240,7 +240,8 @@ impl ShardWorld {
             let is_used = sends
                 || threads.any(|thread| {
                     let flight = thread.flight.as_ref();
-                    thread.lane == Some(l) || flight.is_some_and(|flight| flight.lane == l)
+                    let own = [thread.lane, thread.acquired];
+                    own.contains(&Some(l)) || flight.is_some_and(|flight| flight.lane == l)
                 });
             let lane = &mut process.lanes[l];
             match lane.state {
@@ -332,21 +333,25 @@ impl ShardWorld {
         self.went(p, caller, answer);
     }
 
-    /// Writes the end of a lock to the servers that have its slot now, if it has not been sent there.
+    /// Writes the end of a lock over the lane that has acquired it, and to the servers that have its slot now, unless it was
+    /// sent there.
     fn write_behind(&mut self, p: usize, l: usize, thread: usize, op: &Op) {
-        let is_own = self.processes[p].threads[thread].lane == Some(l);
-        if is_own && op.action.ends() {
-            let lane = self.lane(p, slot(&op.key.resource));
-            if let Some(op) = Redirect::behind(op).filter(|_| lane != l) {
-                self.submit_to(p, lane, NO_THREAD, op);
-            }
+        let Some(op) = Redirect::behind(op) else {
+            return;
+        };
+        let now = self.lane(p, slot(&op.key.resource));
+        let own = &self.processes[p].threads[thread];
+        let was_sent = |lane: &usize| *lane == l || own.lane == Some(*lane);
+        for lane in way::behind(own.acquired, Some(now), was_sent) {
+            self.submit_to(p, lane, NO_THREAD, op.clone());
         }
     }
 
-    /// Ends a connection to a server that named another one as the owner of its keys.
-    fn leave(&mut self, p: usize, l: usize, node: usize, to: &Endpoint) {
+    /// Ends a connection to a server that named another one as the owner of a slot.
+    fn lead(&mut self, p: usize, l: usize, (node, slot): (usize, u16), to: &Endpoint) {
         let now = self.now();
         let lane = &mut self.processes[p].lanes[l];
+        lane.places[node].slot = slot;
         if lane.places[node].at != Some(server_at(to)) {
             let to = format!("{}:{}", to.0, to.1);
             lane.core.input(node, Input::Moved(to), now);

@@ -192,7 +192,8 @@ impl ShardWorld {
                 here.store.execute(time, args, &mut |_, _| 0)
             }
         };
-        self.record(cluster, server, &command, &reply);
+        let has_ended = !self.connections[connection].open;
+        self.record((cluster, server), has_ended, &command, &reply);
         if let Command::Ping = command {
             self.read_leftovers(connection);
         }
@@ -200,7 +201,13 @@ impl ShardWorld {
     }
 
     /// Records what has become of a token, and checks the order.
-    fn record(&mut self, cluster: usize, server: usize, command: &Command, reply: &[u8]) {
+    fn record(
+        &mut self,
+        (cluster, server): (usize, usize),
+        has_ended: bool,
+        command: &Command,
+        reply: &[u8],
+    ) {
         let fails_over = self.conditions.fails_over;
         let shown = reply.escape_ascii().to_string();
         match *command {
@@ -213,7 +220,7 @@ impl ShardWorld {
                 let history = &mut self.checks.tokens[token];
                 let again = history.set.has(cluster) && !history.refilled.has(cluster);
                 let late = history.rel.has(cluster) && !history.handed_over;
-                history.overtaken |= history.rel.has(cluster);
+                history.overtaken |= history.rel.has(cluster) && has_ended;
                 self.checks.counts[Count::Overtaken] += u64::from(history.overtaken);
                 history.set.add(cluster);
                 self.check(!again || fails_over, || {

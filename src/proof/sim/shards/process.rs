@@ -154,6 +154,8 @@ pub(super) struct Thread {
     pub(super) doing: Doing,
     /// The lane of the thread's lock, or of the one that it asks for.
     pub(super) lane: Option<usize>,
+    /// The lane of its last try, if that is not the call's.
+    pub(super) acquired: Option<usize>,
     /// The operation that the thread waits for.
     pub(super) flight: Option<Flight>,
     pub(super) acts: u32,

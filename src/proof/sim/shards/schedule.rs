@@ -78,6 +78,7 @@ impl ShardWorld {
         let thread = |random: &mut Random| Thread {
             doing: Doing::Idle(random.below(30 * MS)),
             lane: None,
+            acquired: None,
             flight: None,
             acts: 0,
         };

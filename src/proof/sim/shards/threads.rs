@@ -197,8 +197,13 @@ impl ShardWorld {
             Some(lane) => lane,
             None => self.lane(p, slot(&op.key.resource)),
         };
-        if op.action.ends() && self.lane(p, slot(&op.key.resource)) != lane {
-            // The release is written to both lanes.
+        if op.is_acquire() {
+            self.processes[p].threads[thread].acquired = Some(lane).filter(|_| own != Some(lane));
+        }
+        let acquired = self.processes[p].threads[thread].acquired;
+        let is_alone = acquired.is_none() && self.lane(p, slot(&op.key.resource)) == lane;
+        if op.action.ends() && !is_alone {
+            // The release is written to more than one lane.
             self.checks.tokens[token_id(&op.key.token)].handed_over = true;
         }
         trace!(
@@ -307,7 +312,9 @@ impl ShardWorld {
     /// The answer to a try that another thread has made for this one.
     pub(super) fn served(&mut self, p: usize, thread: usize, answer: Answer) {
         trace!(self, "process {p}: {thread} is answered by another thread");
-        match &mut self.processes[p].threads[thread].doing {
+        let own = &mut self.processes[p].threads[thread];
+        own.acquired = None;
+        match &mut own.doing {
             Doing::Acquires(call) => {
                 call.mail = Some(answer);
                 (call.due, call.parks) = (Some(self.t), false);
@@ -379,7 +386,8 @@ impl ShardWorld {
             .random
             .below(if self.conditions.fails_over { 400 } else { 120 } * MS);
         let own = &mut self.processes[p].threads[thread];
-        (own.doing, own.lane) = (Doing::Idle(self.t + pause), None);
+        own.doing = Doing::Idle(self.t + pause);
+        (own.lane, own.acquired) = (None, None);
         self.wake(p, self.t + pause);
     }
 
