@@ -918,8 +918,15 @@ impl Soak {
     /// How often a clock was taken for one that was set forward.
     fn judge_clocks(&mut self, findings: &Findings) -> u64 {
         let alarms = findings.notes.get(client::ALARM).copied().unwrap_or(0);
-        let expected = self.plan.restart_guard && self.plan.slew >= FAST;
-        if (alarms > 0) != expected {
+        // A clock counts as set forward once it has gained 10 ms more than FAST allows.
+        let over = (self.plan.slew - FAST).max(0);
+        let seconds = i64::try_from(self.plan.seconds).unwrap_or(i64::MAX);
+        let gains_much = over.saturating_mul(seconds) > 20_000;
+        let wrong = match self.plan.restart_guard && over > 0 {
+            true => gains_much && alarms == 0,
+            false => alarms > 0,
+        };
+        if wrong {
             self.violations.push(format!(
                 "{alarms} times a clock counted as set forward that gains {} ppm",
                 self.plan.slew

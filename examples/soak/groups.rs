@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// What happens to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// It is killed, and its replica promoted, without the last locks.
+    /// Killed; its replica is promoted, without the last locks.
     Killed,
     /// Its replica is promoted; it goes on for a while, as do some of its clients, and is demoted.
     GoesOn,
-    /// The same, but it is stopped at first.
+    /// Stopped first, and otherwise as above.
     Stopped,
-    /// It takes its place again, and closes no connection.
+    /// The old master takes its place again, and closes no connection.
     Back,
     Flushed,
     Restarted,

@@ -175,7 +175,8 @@ impl Redlock {
         for (place, answer) in places.iter().zip(&mut answers) {
             let mut asked = place.clone();
             let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().1);
-            while let Err(Cause::Refused(text)) = answer
+            while place.is_in_cluster()
+                && let Err(Cause::Refused(text)) = answer
                 && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
                 && let Some(server) = elsewhere.to(slot).and_then(|to| place.server(to))
                 && let Some(pause) = hops.next(clock::instant())

@@ -94,7 +94,7 @@ impl Clients {
         }
     }
 
-    /// It is renewed. Held until the last look at it that found it valid.
+    /// A kept lock. It counts as held until the last look that found it valid.
     fn keep(&self, lock: Lock, began: Instant, time: Duration) {
         let Ok(lock) = lock.keep_alive(60 * LONGEST) else {
             return;

@@ -16,8 +16,7 @@ use crate::protocol::calls::owed::Owed;
 use crate::protocol::calls::way::{self, Lead};
 use crate::protocol::commands::slots::{self, Endpoint, Map};
 use crate::protocol::node::debt::{Debt, Redirected};
-use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::known_server::KnownServer;
+use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
@@ -107,8 +106,9 @@ struct KnownLanes {
     by_slot: BTreeMap<u16, Arc<Lane>>,
     /// How often the maps had changed then.
     changes: u64,
-    /// All lanes that something uses, also those that no slot has any longer.
-    used: Vec<Weak<Lane>>,
+    /// The drivers of all lanes that something uses, also of those that no slot has any longer. (A driver outlives its lane
+    /// until that is remembered.)
+    used: Vec<Weak<Driver>>,
     /// The records of servers that ended lanes have left, for each node (rule R66).
     ended: Vec<Vec<KnownServer>>,
 }
@@ -185,7 +185,7 @@ impl Lanes {
         });
         known.lanes.push(lane.clone());
         known.used.retain(|used| used.strong_count() > 0);
-        known.used.push(Arc::downgrade(&lane));
+        known.used.push(Arc::downgrade(&lane.driver));
         lane
     }
 
@@ -357,16 +357,16 @@ impl OtherLanes for Weak<Lanes> {
         }
     }
 
-    fn known_server(&self, node: usize, handshake: &Handshake) -> Option<KnownServer> {
+    fn known_server(&self, node: usize, connected: Connected<'_>) -> Option<KnownServer> {
         let lanes = self.upgrade()?;
+        let of_it = |record: &KnownServer| record.precedes(connected).then(|| record.clone());
         let known = lock(&lanes.known);
-        let used: Vec<Arc<Lane>> = known.used.iter().filter_map(Weak::upgrade).collect();
-        let mut records = known.ended.get(node).cloned().unwrap_or_default();
-        // A lane may end here, which looks for both.
+        let used: Vec<Arc<Driver>> = known.used.iter().filter_map(Weak::upgrade).collect();
+        let ended = known.ended.get(node).into_iter().flatten();
+        let mut records: Vec<KnownServer> = ended.filter_map(of_it).collect();
         drop(known);
-        let record = |lane: &Arc<Lane>| lane.driver.nodes().state().core.known_server(node).clone();
-        records.extend(used.iter().map(record));
-        records.retain(|record| record.precedes(handshake));
+        let used = used.iter();
+        records.extend(used.filter_map(|lane| of_it(lane.nodes().state().core.known_server(node))));
         KnownServer::latest(&records)
     }
 }

@@ -26,8 +26,7 @@ use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::debt::Redirected;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
-use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::known_server::KnownServer;
+use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -69,8 +68,8 @@ pub(crate) trait OtherLanes: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Sends debts on that servers at these places have redirected.
     fn send_on(&self, from: &[Place], redirected: Vec<Redirected>);
 
-    /// The latest that they have learnt of this server of a node, or of the one before (rule R66).
-    fn known_server(&self, node: usize, handshake: &Handshake) -> Option<KnownServer>;
+    /// The latest that they have learnt of the server that a connection of a node leads to, or of the one before (rule R66).
+    fn known_server(&self, node: usize, connected: Connected<'_>) -> Option<KnownServer>;
 }
 
 struct Guards {
@@ -406,10 +405,17 @@ impl Nodes {
             None => Err(missing_connection()),
         };
         let now = clock::instant();
-        let known = idle.and_then(|(lanes, server)| lanes.known_server(node, &server));
+        let idle = idle.filter(|_| received.as_ref().is_ok_and(|bytes| !bytes.is_empty()));
+        let mut known = None;
+        if let Some((lanes, run_id)) = &idle {
+            let connected = Connected::Server(Some(run_id));
+            known = lanes
+                .known_server(node, connected)
+                .map(|known| (known, connected));
+        }
         let mut state = self.state();
-        if let Some(known) = known {
-            state.core.learn(node, &known);
+        if let Some((known, connected)) = known {
+            state.core.learn(node, &known, connected);
         }
         state.core.input(node, Input::Received(received), now);
         if state.core.redirected.is_empty() {

@@ -15,8 +15,8 @@ pub(crate) struct Given {
     pub(crate) node: NodeAddress,
     trust: Trust,
     credentials: Option<AskCredentials>,
-    /// The passwords of servers and sentinels, which these know: no server is looked for at a host that repeats one, and no
-    /// sentinel's text is shown that does.
+    /// All passwords of the URL: no server is looked for at a host that repeats one, and no sentinel's text is shown that
+    /// does.
     secrets: Arc<OtherSecrets>,
 }
 
@@ -45,7 +45,7 @@ impl Given {
         like(self.node.info().addr(), host.clone(), *port)
     }
 
-    /// The server at this address, as the user of all reaches it.
+    /// The server at this address, with the credentials that all servers share.
     pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
         let info = self.node.info().clone().set_addr(addr);
         Peer::new(info, &self.trust, self.credentials.clone())

@@ -72,7 +72,7 @@ impl Directory {
     }
 
     /// Asks for the master, and connects to it. Only a question that has lasted its whole time shows that a sentinel is
-    /// silent. The connections of locks are tried again by then; a look is one try, and waits for that.
+    /// silent. Locks try again; a look has one try, and so it waits that long.
     pub(super) fn open(
         &self,
         timeout: Duration,

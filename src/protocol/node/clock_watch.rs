@@ -40,22 +40,34 @@ impl ClockWatch {
         if other.read > self.read {
             (self.bound, self.read) = (other.bound, other.read);
         }
-        let until = |step: Option<SitsOut>| step.map(|step| step.votes.all);
-        if until(other.step) > until(self.step) {
-            self.step = other.step;
-        }
+        self.step = later_step(self.step, other.step);
+    }
+
+    /// The readings of another server's clock, with the step of this one, which counts on (rule R58).
+    pub(crate) fn replaced_by(&self, other: &ClockWatch) -> ClockWatch {
+        let step = later_step(self.step, other.step);
+        ClockWatch { step, ..*other }
+    }
+
+    /// Keeps the step alone, for another server's clock.
+    pub(crate) fn forget_readings(&mut self) {
+        (self.bound, self.read) = (None, None);
     }
 
     /// Adds a reading. If it shows that the clock was set forward, the server grants this program nothing for `longest`,
     /// the longest ttl.
     pub(crate) fn saw(&mut self, reading: ClockReading, longest: Duration) -> Option<SitsOut> {
-        let (now, sent, held) = (reading.time_of_day, reading.sent, reading.received);
+        let ClockReading {
+            time_of_day,
+            sent,
+            received,
+        } = reading;
         self.read = Some(sent);
-        let bound = *self.bound.get_or_insert((now, sent));
-        let is_set_forward = now > latest(bound, held).saturating_add(TOLERANCE);
+        let bound = *self.bound.get_or_insert((time_of_day, sent));
+        let is_set_forward = time_of_day > latest(bound, received).saturating_add(TOLERANCE);
         // A smaller bound is a better one; and a clock that was set anew is measured from there.
-        if is_set_forward || now <= latest(bound, sent) || mutant(Mutant::LastLookOnly) {
-            self.bound = Some((now, sent));
+        if is_set_forward || time_of_day <= latest(bound, sent) || mutant(Mutant::LastLookOnly) {
+            self.bound = Some((time_of_day, sent));
         }
         if !is_set_forward || mutant(Mutant::StepUnseen) {
             return None;
@@ -63,10 +75,12 @@ impl ClockWatch {
         let (shown, since) = bound;
         let expected = shown.saturating_add(sent.saturating_duration_since(since));
         // By then every lock has ended that may have been granted before.
-        let wait = longest / if mutant(Mutant::HalfStepWait) { 2 } else { 1 };
-        let all = later(held, wait);
-        let votes = VotesFrom { held, all };
-        let why = Why::ClockSet(now.saturating_sub(expected));
+        let parts = 1 + u32::from(mutant(Mutant::HalfStepWait));
+        let votes = VotesFrom {
+            held: received,
+            all: later(received, longest / parts),
+        };
+        let why = Why::ClockSet(time_of_day.saturating_sub(expected));
         self.step = Some(SitsOut { votes, why });
         self.step
     }
@@ -75,6 +89,12 @@ impl ClockWatch {
     pub(crate) fn step(&self, now: Instant) -> Option<SitsOut> {
         self.step.filter(|step| step.votes.all > now)
     }
+}
+
+/// The step for which a server sits out longer.
+fn later_step(one: Option<SitsOut>, other: Option<SitsOut>) -> Option<SitsOut> {
+    let both = one.into_iter().chain(other);
+    both.max_by_key(|step| step.votes.all)
 }
 
 /// The most that a clock with this bound shows at a time.

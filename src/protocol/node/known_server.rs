@@ -10,8 +10,8 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
-/// For so long after a reading of a clock other lanes are not asked for a later one (rule R66): it would show no more than 2 ms
-/// better whether the clock was set.
+/// For so long after a reading of a clock other lanes are not asked for a later one (rule R66): a bound rises by 2 ms more
+/// than the clock in that time.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The most servers of a node of which lanes that have ended leave a record: as many as a large Cluster has.
@@ -35,6 +35,32 @@ pub(crate) struct KnownServer {
     pub(super) quarantine_reported: bool,
 }
 
+/// The server that a connection leads to.
+#[derive(Clone, Copy)]
+pub(crate) enum Connected<'a> {
+    /// The one at the node's address, whichever that is.
+    AtAddress,
+    /// The one with this `run_id`, of a Redis Cluster.
+    Server(Option<&'a str>),
+}
+
+impl<'a> Connected<'a> {
+    pub(crate) fn by(handshake: &'a Handshake) -> Connected<'a> {
+        match handshake.routed {
+            false => Connected::AtAddress,
+            true => Connected::Server(handshake.run_id.as_deref()),
+        }
+    }
+
+    /// Whether this record is of another server.
+    fn is_other(self, own: &PreviousServer) -> bool {
+        match self {
+            Connected::AtAddress => false,
+            Connected::Server(run_id) => own.is_other(run_id),
+        }
+    }
+}
+
 impl KnownServer {
     pub(super) fn new(guard: Option<Guard>) -> KnownServer {
         KnownServer {
@@ -53,28 +79,27 @@ impl KnownServer {
         self.previous.as_ref().map(|previous| previous.heard)
     }
 
-    /// A handshake that only records of the same server precede, if its clock was read, and not lately.
-    pub(crate) fn idle(&self, now: Instant) -> Option<Handshake> {
+    /// The `run_id` of the server if its clock was read, and not lately.
+    pub(crate) fn idle(&self, now: Instant) -> Option<String> {
         let read = self.clock.read?;
-        (now.saturating_duration_since(read) > IDLE).then(|| Handshake {
-            run_id: self.previous.as_ref().and_then(|one| one.run_id.clone()),
-            routed: true,
-            ..Handshake::default()
-        })
+        let is_idle = now.saturating_duration_since(read) > IDLE;
+        let previous = self.previous.as_ref().filter(|_| is_idle);
+        previous.and_then(|one| one.run_id.clone())
     }
 
-    /// Whether this is about the server, or about one that had the same address: in a Redis Cluster the keys go to
+    /// Whether this is about a connected server, or about one that had the same address: in a Redis Cluster the keys go to
     /// another server while both go on.
-    pub(crate) fn precedes(&self, handshake: &Handshake) -> bool {
+    pub(crate) fn precedes(&self, server: Connected<'_>) -> bool {
         let previous = self.previous.as_ref();
-        let run_id = handshake.run_id.as_deref();
-        previous.is_some_and(|one| {
-            !handshake.routed || run_id.is_some() && one.run_id.as_deref() == run_id
+        previous.is_some_and(|one| match server {
+            Connected::AtAddress => true,
+            Connected::Server(run_id) => run_id.is_some() && one.run_id.as_deref() == run_id,
         })
     }
 
     /// Takes over what another connection of this program has learnt of the server, or of the one before (rule R66).
-    pub(super) fn learn(&mut self, other: &KnownServer) {
+    /// `connected`: the server that the connection leads to now.
+    pub(super) fn learn(&mut self, other: &KnownServer, connected: Connected<'_>) {
         let Some(theirs) = other.previous.as_ref() else {
             return;
         };
@@ -88,10 +113,15 @@ impl KnownServer {
                     self.clock.learn(&other.clock);
                 }
             }
-            // The other one may have been connected to a server before this one was, or to the next one since.
-            own if own.as_ref().is_none_or(|own| own.heard < theirs.heard) => {
+            // At one address, the other one may have been connected to a server before this one was, or to the next one
+            // since.
+            own if own
+                .as_ref()
+                .is_none_or(|own| connected.is_other(own) || own.heard < theirs.heard) =>
+            {
                 *self = KnownServer {
                     guard: self.guard,
+                    clock: self.clock.replaced_by(&other.clock),
                     new_step: None,
                     replaced: self.replaced || own.is_some(),
                     quarantine_reported: self.quarantine_reported,
@@ -105,7 +135,8 @@ impl KnownServer {
     /// The latest of these records, with the latest reading of the clock.
     pub(crate) fn latest(all: &[KnownServer]) -> Option<KnownServer> {
         let mut latest = all.iter().max_by_key(|one| one.heard_at())?.clone();
-        all.iter().for_each(|one| latest.learn(one));
+        let at = Connected::AtAddress;
+        all.iter().for_each(|one| latest.learn(one, at));
         Some(latest)
     }
 
@@ -123,7 +154,7 @@ impl KnownServer {
             previous.is_some_and(|one| one.run_id == own.run_id)
         };
         match others.iter_mut().find(of_same) {
-            Some(other) => other.learn(&self),
+            Some(other) => other.learn(&self, Connected::AtAddress),
             None => others.push(self),
         }
         others.sort_by_key(|one| Reverse(one.heard_at()));
@@ -140,7 +171,7 @@ impl KnownServer {
         } else if other && !mutant(Mutant::BoundAcrossServers) {
             // A clock is its server's, also where slots have moved to that (rule R58). The step counts on: a slot may come
             // back to the server that it has left.
-            self.clock.bound = None;
+            self.clock.forget_readings();
         }
         if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
             self.read_clock(reading);
@@ -383,14 +414,30 @@ mod tests {
                 let handshake = connected(run_id, 3, ahead, routed);
                 let case = format!("{run_id} {ahead} {routed} {notices} {idle} {mutated:?}");
                 crate::protocol::mutants::set_mutant(mutated);
-                if first.precedes(&handshake) {
-                    second.learn(&first);
+                let leads_to = Connected::by(&handshake);
+                if first.precedes(leads_to) {
+                    second.learn(&first, leads_to);
                 }
                 second.connected(&handshake);
                 crate::protocol::mutants::set_mutant(None);
                 assert_eq!(votes(&second, 4), expected || mutated.is_some(), "{case}");
                 assert!(votes(&second, 40), "{case}");
             }
+        }
+        // The first lane has last heard "s" before the second one last heard "r", from which the slot moves to "s". Whichever
+        // lane has noticed a step, it counts.
+        for (ahead_r, ahead_s) in [(0, 12), (12, 0)] {
+            let (mut first, mut second) = (new(), new());
+            first.connected(&connected("s", 1, 0, true));
+            first.connected(&connected("s", 2, ahead_s, true));
+            second.connected(&connected("r", 3, 0, true));
+            second.connected(&connected("r", 4, ahead_r, true));
+            let handshake = connected("s", 5, ahead_s, true);
+            let leads_to = Connected::by(&handshake);
+            assert!(first.precedes(leads_to) && !second.precedes(leads_to));
+            second.learn(&first, leads_to);
+            second.connected(&handshake);
+            assert!(!votes(&second, 6) && votes(&second, 40), "{ahead_r}");
         }
     }
 
@@ -425,8 +472,9 @@ mod tests {
             let (first, mut second) = (lane(hour, 0), lane(0, 0));
             set(mutated);
             let asks = second.idle(at(hour)).unwrap();
-            assert!(second.idle(at(1)).is_none() && first.precedes(&asks));
-            second.learn(&first);
+            let leads_to = Connected::Server(Some(&asks));
+            assert!(second.idle(at(1)).is_none() && first.precedes(leads_to));
+            second.learn(&first, leads_to);
             second.read_clock(reading(hour + 1, 1));
             assert_eq!(second.clock.step(at(hour + 1)).is_some(), expected);
             set(None);
@@ -435,7 +483,7 @@ mod tests {
         let (mut first, mut second) = (lane(10, 0), lane(10, 0));
         first.read_clock(reading(20, 1));
         second.clock.read = Some(at(21));
-        second.learn(&first);
+        second.learn(&first, Connected::Server(Some("r")));
         assert!(second.clock.step(at(21)).is_some());
         assert!(second.new_step.is_none(), "it is reported once");
         // The records of lanes that have ended: one of each server, and the later reading.
@@ -472,7 +520,7 @@ mod tests {
         let later = now + Duration::from_secs(9);
         for (own, theirs) in [(now, later), (later, now)] {
             let mut own = server(own);
-            own.learn(&server(theirs));
+            own.learn(&server(theirs), Connected::AtAddress);
             assert_eq!(own.heard_at(), Some(later));
         }
     }

@@ -24,7 +24,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::Guard;
-use crate::protocol::node::known_server::KnownServer;
+use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::Pending;
@@ -120,8 +120,8 @@ impl Node {
     }
 
     /// Takes over what is known of the node's server elsewhere.
-    pub(crate) fn inherit(&mut self, known: &KnownServer) {
-        self.server.learn(known);
+    pub(crate) fn inherit(&mut self, known: &KnownServer, connected: Connected<'_>) {
+        self.server.learn(known, connected);
     }
 
     /// Whether operations are sent to the node.

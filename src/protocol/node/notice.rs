@@ -44,19 +44,20 @@ impl Notices {
         vote: &Vote,
     ) -> Option<Notice> {
         let resource = &key.resource;
-        let cause = match vote {
+        let (cause, later) = match vote {
             Vote::Refused(Refusal::Held(seen)) => {
                 return self.foreign(node, resource, seen.foreign()?);
             }
-            Vote::Failed {
-                cause,
-                later: false,
-            } => cause,
+            Vote::Failed { cause, later } => (cause, *later),
             _ => return None,
         };
         let Cause::Refused(text) = cause else {
             return None;
         };
+        // An error that is not known may come for as long as the lock lasts.
+        if later && Meaning::of(text) != Meaning::Other {
+            return None;
+        }
         let compares =
             action.is_release() || matches!(action, Action::Extend(..) | Action::Shorten(_));
         if compares && Meaning::of(text) == Meaning::WrongType {
@@ -101,9 +102,8 @@ mod tests {
 
     const RELEASE: Action = Action::Release(Notify::First);
 
-    fn failed(text: &str, later: bool) -> Vote {
-        let cause = Cause::refused(text);
-        Vote::Failed { cause, later }
+    fn failed(text: &str) -> Vote {
+        Vote::of_error(text.into(), false)
     }
 
     fn key(name: &str, sent_to: NodeSet) -> Key {
@@ -118,26 +118,20 @@ mod tests {
     #[test]
     fn a_refused_release_is_logged_once_for_each_node_and_code() {
         let mut notices = Notices::default();
-        let noperm = failed("NOPERM no 'eval'", false);
+        let noperm = failed("NOPERM no 'eval'");
         let refused = "NotReleased(Refused(\"NOPERM no 'eval'\"))";
         assert_eq!(on(&mut notices, 0, "a", &RELEASE, &noperm), refused);
         assert_eq!(on(&mut notices, 0, "b", &RELEASE, &noperm), "");
         assert_eq!(on(&mut notices, 1, "b", &RELEASE, &noperm), refused);
-        assert_ne!(
-            on(&mut notices, 0, "a", &RELEASE, &failed("ERR x", false)),
-            ""
-        );
-        let others = failed("NOPERM no access to the key 'c'", false);
+        assert_ne!(on(&mut notices, 0, "a", &RELEASE, &failed("ERR x")), "");
+        let others = failed("NOPERM no access to the key 'c'");
         assert_eq!(on(&mut notices, 0, "c", &RELEASE, &others), "");
         for (slot, said) in [(3999, true), (17, false)] {
-            let moved = failed(&format!("MOVED {slot} 127.0.0.1:6381"), false);
+            let moved = failed(&format!("MOVED {slot} 127.0.0.1:6381"));
             assert_ne!(on(&mut notices, 0, "a", &RELEASE, &moved).is_empty(), said);
         }
         // The release is sent again, or its caller gets the error.
-        assert_eq!(
-            on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
-            ""
-        );
+        assert_eq!(on(&mut notices, 2, "a", &RELEASE, &failed("BUSY")), "");
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let extend = Action::Extend(ttl, ttl);
         assert_eq!(on(&mut notices, 2, "a", &extend, &noperm), "");
@@ -148,7 +142,7 @@ mod tests {
     #[test]
     fn nothing_is_logged_of_a_release_where_the_lock_cannot_be() {
         let mut notices = Notices::default();
-        let noperm = failed("NOPERM no 'eval'", false);
+        let noperm = failed("NOPERM no 'eval'");
         let undo = key("a", [1, 2].into_iter().collect());
         assert!(notices.on(0, &undo, &RELEASE, &noperm).is_none());
         assert_ne!(on(&mut notices, 0, "a", &RELEASE, &noperm), "");
@@ -158,7 +152,7 @@ mod tests {
     #[test]
     fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
         let mut notices = Notices::default();
-        let list = failed("WRONGTYPE Operation against a key", false);
+        let list = failed("WRONGTYPE Operation against a key");
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let extend = Action::Extend(ttl, ttl);
         let seen = |other_type, left, holder| {
@@ -212,8 +206,8 @@ mod tests {
         let mut notices = Notices::default();
         let said = |notices: &mut Notices, i: usize| {
             let text = format!("E{i} x");
-            let refused = on(notices, 0, "a", &RELEASE, &failed(&text, false));
-            let list = failed("WRONGTYPE", false);
+            let refused = on(notices, 0, "a", &RELEASE, &failed(&text));
+            let list = failed("WRONGTYPE");
             let foreign = on(notices, 0, &text, &RELEASE, &list);
             (!refused.is_empty(), !foreign.is_empty())
         };

@@ -305,7 +305,7 @@ fn the_guide_lists_all_its_chapters() {
     }
 }
 
-/// What other commands have is not called missing where this one has got it.
+/// The table calls nothing missing that this command has.
 #[test]
 fn users_of_other_commands_find_each_kind_of_lock() {
     let text = read("src/guide/coming_from.md");

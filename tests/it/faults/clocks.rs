@@ -222,7 +222,8 @@ fn a_clock_that_gains_up_to_ten_milliseconds_quickly_was_not_set_and_one_that_ga
         node.clock.slew(83_333, Some(ms(gains)));
         let begun = Instant::now();
         eventually("the clock is right", || {
-            let found = bob.try_acquire("a", S).is_err();
+            let found = bob.try_acquire("a", S);
+            let found = found.is_err_and(|error| text_of_step(&error.to_string()));
             assert!(alarm || !found, "{gains} ms");
             if alarm { found } else { begun.elapsed() > S }
         });

@@ -10,6 +10,7 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::known_server::Connected;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
@@ -72,11 +73,12 @@ impl Nodes {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
-        let lanes = self.lanes.as_ref().zip(handshake.as_ref().ok());
-        let known = lanes.and_then(|(lanes, handshake)| lanes.known_server(node, handshake));
+        let connected = handshake.as_ref().ok().map(Connected::by);
+        let lanes = self.lanes.as_ref().zip(connected);
+        let known = lanes.and_then(|(lanes, connected)| lanes.known_server(node, connected));
         let mut state = self.state();
-        if let Some(known) = known {
-            state.core.learn(node, &known);
+        if let Some((known, connected)) = known.zip(connected) {
+            state.core.learn(node, &known, connected);
         }
         if state.core.connected(node, handshake, clock::instant())
             && let Some(not_adopted) = state.not_adopted.get_mut(node)

@@ -94,14 +94,17 @@ impl Wire {
             return Ok(false);
         };
         let part = *part;
-        let clock = (part == Part::Clock).then(|| self.reader.time_of_day());
-        let read = |(time_of_day, length)| {
+        let (value, length) = if part == Part::Clock {
+            let Some((time_of_day, length)) = self.reader.time_of_day() else {
+                return Ok(false);
+            };
             read_clock(time_of_day, sent);
             (&b""[..], length)
-        };
-        let answer = clock.map_or_else(|| self.reader.bulk(), |clock| clock.map(read));
-        let Some((value, length)) = answer else {
-            return Ok(false);
+        } else {
+            let Some(bulk) = self.reader.bulk() else {
+                return Ok(false);
+            };
+            bulk
         };
         self.proofs.shown(part, value)?;
         self.reader.skip(length);

@@ -226,10 +226,12 @@ impl<W> Core<W> {
             && operation.needs_master()
             && let Some(cause) = self.nodes[at].withholds(acquire, has_counted, now)
         {
-            let later = false;
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
                 true => Vote::Refused(Refusal::Unknown),
-                false => Vote::Failed { cause, later },
+                false => Vote::Failed {
+                    cause,
+                    later: false,
+                },
             };
         }
         let complaint = match operation.vote(at, vote) {
