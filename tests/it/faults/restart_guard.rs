@@ -656,7 +656,8 @@ fn a_client_that_is_stopped_while_nodes_sit_out_waits_no_shorter() {
         .env("NODES", server.url())
         .spawn()
         .unwrap();
-    eventually("it is connected", || server.clients() == 1);
+    // While it waits it has another connection, for messages.
+    eventually("it is connected", || server.clients() > 0);
     let pid = i32::try_from(process.id()).unwrap();
     // SAFETY: plain system calls on a child of ours that was not waited for.
     let signal = |signal| unsafe { libc::kill(pid, signal) };
