@@ -67,8 +67,6 @@ struct Limits {
 }
 
 /// Where a lock's lease is.
-// A box would be the allocation that this saves.
-#[allow(clippy::large_enum_variant)]
 pub(crate) enum Home {
     /// In the lock itself, which costs no allocation.
     Own(Mutex<Lease>),

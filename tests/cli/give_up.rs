@@ -145,18 +145,22 @@ fn a_lock_whose_nodes_are_down_is_named_without_a_long_wait() {
     }
 }
 
-/// Its nodes refuse the mark again and again, and the lock outlives that.
-#[test]
-fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
+/// A program that has succeeded once in a period, and whose mark was refused so often.
+fn marks_in_vain(times: u32) -> (Fleet, Child) {
     let (fleet, dir) = (Fleet::new(1), TempDir::new());
     let ends = dir.path().join("ends");
     let options = ["--ttl", "60s", "--once-per", "1h"];
-    let mut child = run_until(&fleet, &options, &ends);
+    let child = run_until(&fleet, &options, &ends);
     let before = refusals(&fleet);
     refuse(&fleet, &ends);
-    eventually("the mark is refused ten times", || {
-        refusals(&fleet) >= before + 10
-    });
+    eventually("the mark is refused", || refusals(&fleet) >= before + times);
+    (fleet, child)
+}
+
+/// Its nodes refuse the mark again and again, and the lock outlives that.
+#[test]
+fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
+    let (fleet, mut child) = marks_in_vain(10);
     set_replicas(&fleet, "0");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(said(&mut child), "");
@@ -167,13 +171,7 @@ fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
 /// The tries to mark the success, and then to release the lock, which the nodes refuse as well.
 #[test]
 fn one_signal_ends_the_tries_behind_a_success() {
-    let (fleet, dir) = (Fleet::new(1), TempDir::new());
-    let ends = dir.path().join("ends");
-    let options = ["--ttl", "60s", "--once-per", "1h"];
-    let mut child = run_until(&fleet, &options, &ends);
-    let before = refusals(&fleet);
-    refuse(&fleet, &ends);
-    eventually("the mark is tried again", || refusals(&fleet) >= before + 3);
+    let (fleet, mut child) = marks_in_vain(3);
     let began = Instant::now();
     kill(
         Pid::from_raw(i32::try_from(child.id()).unwrap()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::nodes::OtherLanes;
+use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;

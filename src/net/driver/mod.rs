@@ -6,6 +6,7 @@
 //! - `observe`: events for the program
 //! - `report`: the log lines of nodes, and the observer's events
 //! - `leader`: the leading thread, and those that wait for it
+//! - `other_lanes`: the other connections to servers of the same nodes
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
 //! - `lead`: the leader's loop, and which thread leads next
 //! - `confirmer`: the thread that confirms releases
@@ -23,6 +24,7 @@ mod lead;
 pub(crate) mod leader;
 pub(crate) mod nodes;
 pub(crate) mod observe;
+pub(crate) mod other_lanes;
 pub(crate) mod races;
 pub(crate) mod renewal;
 pub(crate) mod renewals;

@@ -5,7 +5,6 @@
 mod workers;
 
 use std::collections::VecDeque;
-use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ use crate::errors::cause::Cause;
 use crate::errors::text::{self, human};
 use crate::net::driver::leader::{Connections, Leader, Submitter};
 use crate::net::driver::observe::Observer;
+use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::races::{Race, race};
 use crate::net::driver::report;
 use crate::net::place::ask_each::AbandonedThreads;
@@ -23,10 +23,9 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::debt::Redirected;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
-use crate::protocol::node::known_server::{Connected, KnownServer};
+use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -61,15 +60,6 @@ pub(crate) struct Nodes {
     lead_is_vacant: AtomicBool,
     /// `None`: the servers of the nodes have all keys.
     lanes: Option<Box<dyn OtherLanes>>,
-}
-
-/// The other connections to servers of the same nodes.
-pub(crate) trait OtherLanes: Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Sends debts on that servers at these places have redirected.
-    fn send_on(&self, from: &[Place], redirected: Vec<Redirected>);
-
-    /// The latest that they have learnt of the server that a connection of a node leads to, or of the one before (rule R66).
-    fn known_server(&self, node: usize, connected: Connected<'_>) -> Option<KnownServer>;
 }
 
 struct Guards {
@@ -406,16 +396,11 @@ impl Nodes {
         };
         let now = clock::instant();
         let idle = idle.filter(|_| received.as_ref().is_ok_and(|bytes| !bytes.is_empty()));
-        let mut known = None;
-        if let Some((lanes, run_id)) = &idle {
-            let connected = Connected::Server(Some(run_id));
-            known = lanes
-                .known_server(node, connected)
-                .map(|known| (known, connected));
-        }
+        let known = idle
+            .and_then(|(lanes, run_id)| lanes.known_server(node, Connected::Server(Some(&run_id))));
         let mut state = self.state();
-        if let Some((known, connected)) = known {
-            state.core.learn(node, &known, connected);
+        if let Some(known) = known {
+            state.core.learn(node, &known, Connected::AtAddress);
         }
         state.core.input(node, Input::Received(received), now);
         if state.core.redirected.is_empty() {

@@ -30,8 +30,9 @@ pub(super) struct Instance {
 pub(super) struct Clock {
     /// How far its time of day was ahead of the slowest one's at first.
     ahead: u64,
-    /// How far it was set forward in all, and when last and by how much.
+    /// How far it was set forward in all, and until the instance was started; and when last and by how much.
     set: i64,
+    set_at_start: i64,
     pub(super) last_set: Option<(u64, i64)>,
     /// Its rate, in parts of ten thousand.
     rate: u64,
@@ -60,6 +61,7 @@ impl Instance {
             clock: Clock {
                 ahead: random.below(skew),
                 set: 0,
+                set_at_start: 0,
                 last_set: None,
                 rate: 9_950 + random.below(101),
             },
@@ -85,7 +87,7 @@ impl Instance {
     pub(super) fn age(&self, t: u64) -> u64 {
         let age = if self.run == 0 { 1000 * MS } else { 0 };
         let age = age + self.clock.runs(t - self.started);
-        age.saturating_add_signed(self.clock.set)
+        age.saturating_add_signed(self.clock.set - self.clock.set_at_start)
     }
 
     pub(super) fn was_promoted_lately(&self, t: u64) -> bool {
@@ -95,6 +97,7 @@ impl Instance {
     /// Starts the instance again. `own_data`: whether it knows whose data it has.
     pub(super) fn start(&mut self, t: u64, history: u64, own_data: bool) {
         self.started = t;
+        self.clock.set_at_start = self.clock.set;
         self.run += 1;
         self.history = history;
         (self.promoted, self.flushed, self.evicted) = (own_data, false, 0);

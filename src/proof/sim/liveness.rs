@@ -10,8 +10,8 @@ use super::world::{Count, World};
 use crate::protocol::quorum::answer::Answer;
 
 /// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
-/// the longest head start (2 ms), and some messages of up to 2 ms each. After wrong notifications, the time begins when
-/// the waiters follow notifications again.
+/// the longest head start (2 ms), and some messages of up to 2 ms each. After wrong notifications, and after three
+/// split votes in a row, the time begins when the waiters may try again.
 const PROMPT: u64 = 12 * MS;
 /// The limit in slow worlds, where the pauses after split votes are longer.
 const SLUGGISH: u64 = 2000 * MS;
@@ -175,7 +175,7 @@ impl World {
         self.checks.idle[resource].excused && !self.conditions.fair
     }
 
-    /// Until this time some waiter follows no notification, since earlier ones were wrong.
+    /// Until this time some waiter need not try: notifications were wrong, or votes were split again and again.
     fn cautious_until(&self, resource: u8) -> u64 {
         let clients = self.clients.iter().filter(|client| !client.dead);
         let until = clients.flat_map(|client| {

@@ -305,8 +305,24 @@ fn a_release_that_was_sent_on_may_overtake_its_acquire_and_is_repeated_behind_it
 }
 
 fn shards_keep_every_promise(seed: u64) {
+    keep_every_promise(Worlds::Shards, seed);
+}
+
+/// A clock is set, and then the server is started again: its uptime is measured by that clock, and does not count the step.
+#[test]
+fn an_uptime_counts_no_step_before_the_start() {
+    keep_every_promise(Worlds::Servers, 544_300);
+}
+
+/// Two waiters have split the votes three times, and pause for longer than a free lock waits otherwise.
+#[test]
+fn waiters_pause_after_split_votes() {
+    keep_every_promise(Worlds::Servers, 169_670);
+}
+
+fn keep_every_promise(worlds: Worlds, seed: u64) {
     let counts = &mut AllCounts::default();
-    let result = Worlds::Shards.run(seed, Only::default(), false, counts);
+    let result = worlds.run(seed, Only::default(), false, counts);
     assert_eq!(result, Some(Ok(())), "seed {seed}");
 }
 

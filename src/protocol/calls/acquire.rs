@@ -29,8 +29,6 @@ use crate::values::quorum::majority;
 const ASK: Duration = Duration::from_millis(50);
 
 /// The next step of the thread of a call.
-// A box would be an allocation for each lock.
-#[allow(clippy::large_enum_variant)]
 pub(crate) enum Step<W> {
     /// Has a try carried out, and passes the answer to `answered`.
     Try(Op),
@@ -88,7 +86,6 @@ pub(crate) struct Acquire<W> {
     attempts: u32,
 }
 
-#[allow(clippy::large_enum_variant)]
 enum CallState {
     Begins,
     Tries(Trying),

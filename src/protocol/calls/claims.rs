@@ -65,8 +65,6 @@ struct Request {
     node_timeout: Duration,
 }
 
-// A plan is on the heap.
-#[allow(clippy::large_enum_variant)]
 enum Stage {
     /// Waits for all names together, until then.
     Together(Instant),

@@ -75,8 +75,6 @@ impl Hops {
 }
 
 /// Where an operation goes next.
-// A box would be an allocation for each hop.
-#[allow(clippy::large_enum_variant)]
 pub(crate) enum Goes {
     /// Nowhere: the answer counts.
     Nowhere,

@@ -424,7 +424,7 @@ impl<W: Clone> WaitQueues<W> {
         None
     }
 
-    /// Until when waiters for this resource follow no notifications, since earlier ones were wrong.
+    /// Until when waiters for this resource need not try for it, since notifications were wrong or votes were split.
     #[cfg(test)]
     pub(crate) fn cautious_until(&self, resource: &[u8]) -> Option<Instant> {
         let concerns = |waiter: &&Queued<W>| {

@@ -11,8 +11,6 @@ use crate::values::clock::Point;
 use crate::values::quorum::NodeSet;
 
 /// The action for a kept lock whose renewal is due.
-// A box would be an allocation for each renewal.
-#[allow(clippy::large_enum_variant)]
 pub(crate) enum Due {
     Renew(Extension, Op),
     /// No renewal follows. Look again then: the validity is over.

@@ -1,0 +1,101 @@
+//! A server of a Redis Cluster, which names others.
+
+use super::*;
+
+/// The server at this port, as it was named then. The node is connected to the one at port 1.
+fn named(port: u16, at: Instant) -> Option<Named> {
+    let server = ("h".into(), port);
+    Some(Named { server, at })
+}
+
+/// Another one may be about to get the slot back, and does what it is sent with ASKING although the owner has the key.
+#[test]
+fn what_follows_a_redirect_is_sent_to_no_other_server_than_the_one_that_was_named() {
+    let acquire = || Action::Acquire(ttl(1000 * MS));
+    let release = || Action::Release(Notify::None);
+    let other_is_used = Some(Mutant::NamedIsAnyServer);
+    for (action, port, broken, sends) in [
+        (acquire(), 1, None, true),
+        (acquire(), 2, None, false),
+        (acquire(), 2, other_is_used, true),
+        (release(), 1, None, true),
+        (release(), 2, None, false),
+        (release(), 2, other_is_used, true),
+    ] {
+        // The connection is there already, or is made while the operation waits for it.
+        for is_there in [true, false] {
+            set_mutant(broken);
+            let mut world = World::new();
+            world.begin_to_connect();
+            let op = Op::new(action.clone(), key(b"a")).named(named(port, world.now));
+            if is_there {
+                world.connected(Ok(()));
+                world.core.submit(op, 0, world.now);
+            } else {
+                world.core.submit(op, 0, world.now);
+                world.connected(Ok(()));
+            }
+            let next = next_but_reads(&mut world);
+            let what = format!("{action:?} at {port}, {is_there}");
+            assert_eq!(matches!(next, Next::Send { .. }), sends, "{what}");
+            if !sends {
+                let (_, answer) = world.core.answers.pop().unwrap();
+                let causes = &answer.remarks.causes;
+                let is_it = matches!(*causes[0].1, Cause::Elsewhere(_));
+                assert!(causes.len() == 1 && is_it, "{what}: {causes:?}");
+                // Nothing is owed there: whoever reads the answer sends the operation on.
+                assert!(!world.core.owes_any(), "{what}");
+            }
+        }
+    }
+    set_mutant(None);
+}
+
+/// For a slot that is on its way.
+#[test]
+fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
+    let acquire = || Action::Acquire(ttl(1000 * MS));
+    for (action, since, broken, sends) in [
+        (acquire(), 1000 * MS, None, true),
+        (acquire(), 1001 * MS, None, false),
+        (acquire(), 1001 * MS, Some(Mutant::NamedForEver), true),
+        (Action::Release(Notify::First), 5000 * MS, None, true),
+    ] {
+        set_mutant(broken);
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        let op = Op::new(action, key(b"a")).named(named(1, world.now));
+        world.now += since;
+        world.core.submit(op, 0, world.now);
+        let next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            world.output();
+            assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
+        }
+    }
+    set_mutant(None);
+}
+
+/// Otherwise a confirmer would be started with each release.
+#[test]
+fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
+    for (routed, stays) in [(true, true), (false, false)] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        let handshake = Handshake {
+            means: crate::protocol::commands::means::Means::ALL,
+            routed,
+            ..Handshake::default()
+        };
+        assert!(world.core.connected(0, Ok(handshake), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
+        assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        let op = Op::new(Action::Release(Notify::None), key(b"a"));
+        world.core.submit(op, 0, world.now);
+        world.answers(b":1\r\n");
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
+        assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
+    }
+}
