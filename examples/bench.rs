@@ -12,6 +12,7 @@
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
 //!     cluster       a Redis Cluster of one master, against the same server as a plain node
+//!     clocks        with the restart guard, a user that may read the server's clock, against one that may not
 //! ```
 //!
 //! It starts the redis-servers it needs (from PATH, or the binary in `REDIS_SERVER`).
@@ -40,7 +41,7 @@ use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 9] = [
     ("uncontended", uncontended),
     ("threads", threads),
     ("contended", contended::run),
@@ -49,6 +50,7 @@ const SCENARIOS: [Scenario; 8] = [
     ("rtt", rtt),
     ("faults", faults),
     ("cluster", cluster),
+    ("clocks", clocks),
 ];
 const NODES: [usize; 3] = [1, 3, 5];
 
@@ -63,7 +65,7 @@ fn main() {
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
         eprintln!(
-            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|native|rtt|faults|cluster]…"
+            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|native|rtt|faults|cluster|clocks]…"
         );
         std::process::exit(2);
     }
@@ -228,6 +230,34 @@ fn cluster(bench: &mut Bench) {
         head.against("as a plain node"),
         &mut alone(|| pair(&shards, "a")),
         &mut alone(|| pair(&plain, "b")),
+    );
+}
+
+/// What it costs that a step of the server's clock is noticed (rule R57).
+fn clocks(bench: &mut Bench) {
+    const MAX_TTL: Duration = Duration::from_secs(5);
+    bench.title("one thread, the restart guard");
+    let server = Server::plain();
+    let rights = ["on", ">p", "~*", "&*", "+@all", "-time"];
+    server.command(&[&["ACL", "SETUSER", "blind"], &rights[..]].concat());
+    let [reads, blind] = ["", "blind:p@"].map(|user| {
+        let redlock = patient(vec![format!("redis://{user}127.0.0.1:{}", server.port())]);
+        let options = patient_options().restart_guard(MAX_TTL);
+        let redlock = redlock.with_options(options).unwrap();
+        eventually("it votes", || {
+            matches!(redlock.try_acquire("a", MAX_TTL), Ok(Some(_)))
+        });
+        redlock
+    });
+    let pair = |redlock: &Redlock, key| {
+        let lock = redlock.try_acquire(key, MAX_TTL).unwrap().unwrap();
+        lock.release().unwrap();
+    };
+    let head = Head::new("the clock is read", 1, Unit::Pair);
+    bench.compare(
+        head.against("by a user that may not"),
+        &mut alone(|| pair(&reads, "a")),
+        &mut alone(|| pair(&blind, "b")),
     );
 }
 
