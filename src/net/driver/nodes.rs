@@ -400,7 +400,7 @@ impl Nodes {
             .and_then(|(lanes, run_id)| lanes.known_server(node, Connected::Server(Some(&run_id))));
         let mut state = self.state();
         if let Some(known) = known {
-            state.core.learn(node, &known, Connected::AtAddress);
+            state.core.learn(node, known);
         }
         state.core.input(node, Input::Received(received), now);
         if state.core.redirected.is_empty() {

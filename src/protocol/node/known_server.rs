@@ -97,6 +97,12 @@ impl KnownServer {
         })
     }
 
+    /// Whether both records are of one server.
+    pub(super) fn is_same(&self, other: &KnownServer) -> bool {
+        let both = self.previous.as_ref().zip(other.previous.as_ref());
+        both.is_some_and(|(own, theirs)| !own.is_other(theirs.run_id.as_deref()))
+    }
+
     /// Takes over what another connection of this program has learnt of the server, or of the one before (rule R66).
     /// `connected`: the server that the connection leads to now.
     pub(super) fn learn(&mut self, other: &KnownServer, connected: Connected<'_>) {

@@ -119,9 +119,13 @@ impl Node {
         &self.server
     }
 
-    /// Takes over what is known of the node's server elsewhere.
-    pub(crate) fn inherit(&mut self, known: &KnownServer, connected: Connected<'_>) {
-        self.server.learn(known, connected);
+    /// Takes over what other lanes have learnt of the node's server; or of that of a connection that was made: once this is
+    /// used, since the one before may still be read.
+    pub(crate) fn inherit(&mut self, known: KnownServer) {
+        match self.reconnect.is_made() && !self.server.is_same(&known) {
+            true => self.reconnect.known = Some(Box::new(known)),
+            false => self.server.learn(&known, Connected::AtAddress),
+        }
     }
 
     /// Whether operations are sent to the node.
@@ -421,42 +425,4 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::mutants::set_mutant;
-    use crate::values::clock;
-
-    /// One of several nodes may have the lock since its clock was set, and one that has had it all the time has granted
-    /// it to no other.
-    #[test]
-    fn behind_a_step_a_vote_counts_only_where_the_lock_has_counted_before() {
-        let now = clock::instant();
-        let guard = Guard::new(Duration::from_secs(30), 3);
-        let mut node = Node::new("x".into(), Some(guard));
-        let withheld = |node: &Node| {
-            [(true, true), (true, false), (false, true), (false, false)]
-                .map(|(acquires, counted)| node.withholds(acquires, counted, now).is_some())
-        };
-        let read = |node: &mut Node, seconds| {
-            node.server.read_clock(ClockReading {
-                time_of_day: Duration::from_secs(seconds),
-                sent: now,
-                received: now,
-            });
-        };
-        read(&mut node, 100);
-        assert_eq!(withheld(&node), [false; 4]);
-        assert!(node.take_step(now).is_none());
-        read(&mut node, 112);
-        assert_eq!(withheld(&node), [true, true, false, true]);
-        set_mutant(Some(Mutant::ExtendWhereverHeld));
-        assert_eq!(withheld(&node), [true, true, false, false]);
-        set_mutant(None);
-        let Some(NodeEvent::GivesNoVotes(cause)) = node.take_step(now) else {
-            panic!("it is reported");
-        };
-        let (by, left) = (Duration::from_secs(12), Duration::from_secs(30));
-        assert!(matches!(*cause, Cause::Stepped(one, two) if (one, two) == (by, left)));
-        assert!(node.take_step(now).is_none(), "it is reported once");
-    }
-}
+mod tests;

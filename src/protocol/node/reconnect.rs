@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::known_server::KnownServer;
 use crate::values::backoff::Backoff;
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again votes within one
@@ -23,6 +24,8 @@ pub(super) enum NextConnection {
 /// The tries to connect.
 pub(super) struct Reconnect {
     pub(super) next: NextConnection,
+    /// What other lanes have learnt of the server that it leads to (rule R66).
+    pub(super) known: Option<Box<KnownServer>>,
     /// The number of tries that have ended.
     pub(super) tries: u64,
     /// The number of useless tries since an operation was last answered.
@@ -41,6 +44,7 @@ impl Default for Reconnect {
     fn default() -> Reconnect {
         Reconnect {
             next: NextConnection::None,
+            known: None,
             tries: 0,
             failures: Backoff::new(MAX_DOUBLINGS),
             began: None,

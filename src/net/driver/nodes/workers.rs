@@ -73,17 +73,16 @@ impl Nodes {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
-        let connected = handshake.as_ref().ok().map(Connected::by);
-        let lanes = self.lanes.as_ref().zip(connected);
-        let known = lanes.and_then(|(lanes, connected)| lanes.known_server(node, connected));
+        let lanes = self.lanes.as_ref().zip(handshake.as_ref().ok());
+        let known = lanes.and_then(|(lanes, made)| lanes.known_server(node, Connected::by(made)));
         let mut state = self.state();
-        if let Some((known, connected)) = known.zip(connected) {
-            state.core.learn(node, &known, connected);
-        }
-        if state.core.connected(node, handshake, clock::instant())
-            && let Some(not_adopted) = state.not_adopted.get_mut(node)
-        {
-            *not_adopted = connection.take();
+        if state.core.connected(node, handshake, clock::instant()) {
+            if let Some(known) = known {
+                state.core.learn(node, known);
+            }
+            if let Some(not_adopted) = state.not_adopted.get_mut(node) {
+                *not_adopted = connection.take();
+            }
         }
         self.announce(&mut state);
         drop(state);

@@ -75,6 +75,7 @@ impl Node {
     /// answered meanwhile, or the nodes may be closed.
     pub(crate) fn connect_ended(&mut self) -> bool {
         self.reconnect.next = NextConnection::None;
+        self.reconnect.known = None;
         self.has_worker()
     }
 

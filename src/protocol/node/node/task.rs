@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::{Link, Node, Timeouts};
 use crate::protocol::node::standing::{SitsOut, Standing};
 use crate::protocol::node::wire::Wire;
@@ -148,6 +149,9 @@ impl Node {
             self.reconnect.at = Some(soon);
             if let Some(found) = &handshake.found {
                 self.address = found.address.clone();
+            }
+            if let Some(known) = self.reconnect.known.take() {
+                self.server.learn(&known, Connected::by(&handshake));
             }
             self.server.connected(&handshake);
             self.wire = Wire::new(handshake);

@@ -10,7 +10,7 @@ use crate::errors::cause::{Cause, Limit};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::directory::LastWord;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::known_server::{Connected, KnownServer};
+use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::node::task::NodeTask;
 use crate::protocol::node::node::{Link, Node};
 use crate::protocol::node::standing::SitsOut;
@@ -85,8 +85,8 @@ impl<W> Core<W> {
     }
 
     /// Takes over what another lane has learnt of a node's server (rule R66).
-    pub(crate) fn learn(&mut self, at: usize, known: &KnownServer, connected: Connected<'_>) {
-        self.nodes[at].inherit(known, connected);
+    pub(crate) fn learn(&mut self, at: usize, known: KnownServer) {
+        self.nodes[at].inherit(known);
     }
 
     /// Another node that is connected to the same server.
