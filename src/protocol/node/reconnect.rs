@@ -24,7 +24,7 @@ pub(super) enum NextConnection {
 /// The tries to connect.
 pub(super) struct Reconnect {
     pub(super) next: NextConnection,
-    /// What other lanes have learnt of the server that it leads to (rule R66).
+    /// The record of the server that it leads to, by other lanes (rule R66).
     pub(super) known: Option<Box<KnownServer>>,
     /// The number of tries that have ended.
     pub(super) tries: u64,
