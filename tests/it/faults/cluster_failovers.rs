@@ -545,5 +545,5 @@ fn no_failover_of_a_shard_makes_two_holders() {
 #[test]
 #[ignore = "takes minutes: CLUSTER_FAILOVERS says how many"]
 fn without_the_guard_failovers_of_a_shard_make_two_holders() {
-    assert!(overlaps(Duration::ZERO, &[Kind::Late]) > 0);
+    assert!((0..5).any(|_| overlaps(Duration::ZERO, &[Kind::Late]) > 0));
 }

@@ -70,5 +70,5 @@ fn no_move_of_a_slot_makes_two_holders() {
 #[test]
 #[ignore = "takes minutes: CLUSTER_MOVES says how many"]
 fn a_move_that_is_given_up_makes_two_holders() {
-    assert!(overlaps(LONGEST, &[Kind::GivenUp]) > 0);
+    assert!((0..5).any(|_| overlaps(LONGEST, &[Kind::GivenUp]) > 0));
 }
