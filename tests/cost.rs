@@ -108,7 +108,7 @@ const FULL_BUFFERS: u64 = 500;
 /// Connected, and `count` pairs were made.
 fn warm(nodes: &[String], guarded: bool, count: u64) -> redlock_sync::Redlock {
     let guard = if guarded { COST_TTL } else { Duration::ZERO };
-    let options = support::options().restart_guard(guard);
+    let options = support::unhurried().restart_guard(guard);
     let redlock = redlock_sync::Redlock::new(nodes.iter().map(String::as_str))
         .unwrap()
         .with_options(options)

@@ -176,6 +176,11 @@ impl<W> Operation<W> {
         self.schedule.begun.map(|_| self.schedule.until)
     }
 
+    /// When an answer became useless, and `now` if it has not.
+    pub(crate) fn over_at(&self, now: Instant) -> Instant {
+        self.op.until.map_or(now, |until| until.min(now))
+    }
+
     /// Whether it is too late to send the operation. (One that ends a lock is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);

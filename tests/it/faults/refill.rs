@@ -42,7 +42,7 @@ fn a_kept_lock_lives_while_all_nodes_are_restarted_empty_one_after_the_other() {
 #[test]
 fn a_lock_that_missed_two_nodes_is_on_all_after_an_extension() {
     let mut servers = Server::several(5);
-    let options = options().max_extensions(u32::MAX);
+    let options = unhurried().max_extensions(u32::MAX);
     let redlock = connected(&servers).with_options(options).unwrap();
     servers[3..].iter_mut().for_each(Server::kill);
     let mut lock = take(&redlock, "a");

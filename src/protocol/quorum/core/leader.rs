@@ -259,11 +259,12 @@ impl<W> Core<W> {
                 silent = silent.or(operation.owing().and(connected));
             }
         }
-        // Other nodes had no time to answer.
-        let overdue = now.checked_sub(SLICE);
-        let slow = self.which(|node| node.wire().has_pending_since(overdue));
-        let slow = slow.and(self.reader.slow());
+        let slow = self.reader.slow();
         for operation in self.operations.open_mut() {
+            // Other nodes had no time to answer. (A thread that comes late gives them none.)
+            let overdue = operation.over_at(now).checked_sub(SLICE);
+            let overdue = |at: usize| self.nodes[at].wire().has_pending_since(overdue);
+            let slow = slow.iter().filter(|at| overdue(*at)).collect();
             operation.fail_rest(&self.nodes, slow, self.timeouts, now);
         }
         for at in silent.iter() {
