@@ -44,7 +44,8 @@
 //! # }
 //! ```
 //!
-//! Every host asks, one does the work with success, once in 20 hours. If it fails, or its process dies, the next one does it:
+//! Every host asks, one does the work with success, once in 20 hours. The others wait, as long as [`Options::wait`]
+//! allows. If the work fails, or its process dies, the next one does it:
 //!
 //! ```no_run
 //! # use redlock_sync::{Error, Redlock};
@@ -157,14 +158,17 @@
 //!
 //! | level | what is logged |
 //! | --- | --- |
-//! | warn | a lock that is [kept alive](Lock::keep_alive) was lost; another lock was found lost by [`extend`](Lock::extend), [`release`](Lock::release) or [`fencing_token`](Lock::fencing_token) |
+//! | warn | a lock that is [kept alive](Lock::keep_alive) was lost; the nodes no longer had another lock at an [`extend`](Lock::extend), a [`release`](Lock::release) or a [`fencing_token`](Lock::fencing_token) |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release |
 //! | warn | a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl. Once for each node and error code |
 //! | warn | the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for the lock, extending or releasing it. Once for each node and resource, and 100 times at most |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when it is back, with the number of releases that could not be kept for it |
 //! | warn | a node was restarted or replaced, and may have forgotten locks. With the [restart guard](Options::restart_guard): for how long it gives no votes |
+//! | warn | a node does not count fencing tokens, does not report which server it is, or lacks what the restart guard needs. Once for each connection |
+//! | warn | the ttl of a lock is longer than the restart guard |
 //! | warn | the thread that watches kept locks cannot be started |
+//! | info | a node runs no scripts, sends no messages, or does not permit the keys beside locks or `TIME`: what does not work without it |
 //! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot notify this process of the releases of others |
 //! | trace | the answers of the nodes, one by one |
 //!

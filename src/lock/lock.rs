@@ -35,8 +35,8 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 ///
 /// Dropping writes the release to the nodes and does not wait for their answers; [`release`](Lock::release) reports
 /// whether the lock was still held. Whatever the nodes do, either takes at most one
-/// [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release may be the
-/// first operation of the program, and has to connect.)
+/// [`node_timeout`](crate::Options::node_timeout); up to six while the lock's slot of a Redis Cluster moves. (After
+/// [`resume`](crate::Redlock::resume), the release may be the first operation of the program, and has to connect.)
 ///
 /// The answers to a dropped lock's release are read by the next operation, or, after one `node_timeout`, by a thread. A
 /// release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent

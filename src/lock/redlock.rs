@@ -128,8 +128,8 @@ impl Redlock {
         redlock.with_options(Options::from_env()?)
     }
 
-    /// Sets other options for the same nodes. The connections are shared with `self`'s clones, unless a timeout or the
-    /// restart guard changes.
+    /// Sets other options for the same nodes. The connections are shared with `self`'s clones, unless a timeout, the
+    /// restart guard, the prefix, the credentials or the options of TLS change.
     ///
     /// # Errors
     ///

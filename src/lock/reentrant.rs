@@ -86,7 +86,7 @@ impl Drop for HeldByThread {
 ///
 /// Each acquisition in the thread is an *entry*. Entries belong to the thread: another thread, even one that is started
 /// while the lock is held, has to compete for the lock as usual. Clones of one `Redlock` share their entries in the
-/// same thread, and so does the result of [`Redlock::with_options`], unless a timeout or the restart guard changes.
+/// same thread, and so does the result of [`Redlock::with_options`] if it shares their connections.
 /// Plain [`Redlock::acquire`] ignores entries, and would wait for the thread's own lock. Nothing about entries is
 /// stored on the nodes. After a fork the child has to acquire its own locks.
 #[derive(Clone, Debug)]

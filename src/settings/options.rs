@@ -8,7 +8,7 @@ use crate::values::label::Label;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::Ttl;
 
-/// The longest timeout: nothing here blocks without a bound that a person would wait for.
+/// The longest timeout: no call blocks for longer than a person would wait.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// How a [`Redlock`](crate::Redlock) waits, retries and gives up. The defaults suit nodes in one
@@ -99,7 +99,8 @@ impl Options {
     /// than 0, and at most 1 hour.
     ///
     /// A release takes at most this long; an attempt to acquire, or an extension, at most twice as long, with
-    /// everything that is retried in it. Once a majority is connected, the first operation also waits up to this
+    /// everything that is retried in it. While the lock's slot of a Redis Cluster moves, each takes up to six times as
+    /// long. Once a majority is connected, the first operation also waits up to this
     /// long for the nodes that are still connecting.
     ///
     /// Defaults to 50 ms.

@@ -14,7 +14,7 @@ impl Rng {
         Rng(seed | 1)
     }
 
-    /// A time from `min` to `max`.
+    /// A time of at least `min`, and less than `max`.
     pub(crate) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

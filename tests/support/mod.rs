@@ -628,7 +628,7 @@ pub fn attendants() -> usize {
 
 /// Threads of this process that listen to nodes.
 pub fn ears() -> usize {
-    named("redlock-ear")
+    named("redlock-sub")
 }
 
 fn named(start: &str) -> usize {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redlock_sync::command::{LONGEST_TIME, parse_time};
 
-/// The longest ttl of a lock.
+/// The longest ttl that the command takes.
 pub(crate) const LONGEST: Duration = LONGEST_TIME;
 pub(crate) const DAY: u64 = 86_400;
-/// The shortest ttl of a lock.
+/// The shortest ttl that the command takes.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(10);
 
 pub(crate) fn within(

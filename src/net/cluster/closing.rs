@@ -11,7 +11,7 @@ use crate::protocol::node::debt::Debt;
 use crate::values::clock;
 use crate::values::sync::{lock, start_thread, thread};
 
-/// How often it is looked whether releases are owed.
+/// The pause between two looks whether releases are owed.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// All lanes, as a call or a lock keeps them. A lock may outlive its client, and the program may end behind it: it waits
@@ -86,7 +86,7 @@ impl Lanes {
             return;
         }
         let is_closed = lock(&self.owed).is_closed();
-        // Behind the client's end a thread may be about to reach these servers yet, for the slots that all of them have.
+        // After the end of the client a thread may still be connecting to these servers, for the slots that all of them have.
         let leads_to = |slot| nodes.places().iter().all(|place| place.leads_to(slot));
         let goes = |debt: &Debt| !is_closed || !leads_to(self.slot(&debt.key.resource));
         let owed = nodes.state().core.take_owed(goes);

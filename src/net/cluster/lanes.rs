@@ -106,8 +106,8 @@ struct KnownLanes {
     by_slot: BTreeMap<u16, Arc<Lane>>,
     /// How often the maps had changed then.
     changes: u64,
-    /// The drivers of all lanes that something uses, also of those that no slot has any longer. (A driver outlives its lane
-    /// until that is remembered.)
+    /// The drivers of all lanes that something uses, including lanes of servers that have lost all their slots. (A driver
+    /// outlives its lane until its records are kept.)
     used: Vec<Weak<Driver>>,
     /// The records of servers that ended lanes have left, for each node (rule R66).
     ended: Vec<Vec<KnownServer>>,

@@ -170,7 +170,7 @@ impl Lanes {
                 .is_some()
     }
 
-    /// The way of an operation that servers of this lane have redirected.
+    /// An operation that servers of this lane have redirected.
     fn redirect(&self, from: &Driver, op: Op, answer: &Answer) -> Redirect {
         let slot = self.slot(&op.key.resource);
         let places = from.nodes().places();

@@ -100,7 +100,7 @@ impl Waiting {
                 has_ended: false,
             };
             // (Not logged: a release may just have made this thread the leader.)
-            let _ = start_thread(format!("redlock-ear-{node}"), move || subscriber.run());
+            let _ = start_thread(format!("redlock-sub-{node}"), move || subscriber.run());
         }
     }
 }

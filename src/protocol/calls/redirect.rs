@@ -89,7 +89,7 @@ pub(crate) enum Goes {
     },
 }
 
-/// An operation that servers do not have the key of.
+/// An operation that was refused by servers which do not have its key.
 pub(crate) struct Redirect {
     op: Op,
     slot: u16,
@@ -258,7 +258,7 @@ impl Redirect {
                 let pause = self.hops.next(now)?;
                 Some(self.owner(pause))
             }
-            // Some time the slot's keys are on one server.
+            // In the end one server has all keys of the slot.
             _ if !self.is_waited_for => self.hops.next(now).map(|pause| self.owner(pause)),
             Hint::Asks(..) | Hint::Torn | Hint::None => None,
         }

@@ -10,8 +10,8 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
-/// For so long after a reading of a clock other lanes are not asked for a later one (rule R66): a bound rises by 2 ms more
-/// than the clock in that time.
+/// The age that a reading of a clock may have before other lanes are asked for a later one (rule R66). In that time a bound
+/// rises by 2 ms more than the clock.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The most servers of a node of which lanes that have ended leave a record: as many as a large Cluster has.

@@ -119,8 +119,8 @@ impl Node {
         &self.server
     }
 
-    /// Takes over what other lanes have learnt of the node's server; or of that of a connection that was made: once this is
-    /// used, since the one before may still be read.
+    /// Takes over what other lanes have learnt of the node's server. Where a connection to another server was made, the
+    /// record is kept until that connection is used: until then replies may be read from the one before.
     pub(crate) fn inherit(&mut self, known: KnownServer) {
         match self.reconnect.is_made() && !self.server.is_same(&known) {
             true => self.reconnect.known = Some(Box::new(known)),

@@ -201,7 +201,7 @@ impl Attempt {
     }
 
     /// Whether another try may succeed, behind one that failed only for connections that turned out closed, or for
-    /// servers that do not have the key. Each try shows of some of several Clusters where the key is.
+    /// servers that do not have the key. Each try reveals where some of several Clusters have the key.
     fn may_succeed_now(&mut self, remarks: &Remarks) -> bool {
         let redirects = remarks.causes.iter();
         let redirects = redirects.filter(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)));

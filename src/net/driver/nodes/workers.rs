@@ -50,7 +50,7 @@ impl Nodes {
         drop(state);
         let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let nodes = self.clone();
-        let name = format!("redlock-connect-{node}");
+        let name = format!("redlock-conn-{node}");
         if !elsewhere || start_thread(name, move || nodes.open(node)).is_err() {
             self.open(node);
         }
