@@ -58,7 +58,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
 extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Kept(lock) => to_ms(lock.hold_left()),
+            Held::Kept(lock) => millis(lock.hold_left()),
             Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
         })
     })
@@ -129,7 +129,7 @@ extern "C" fn redlock_lock_on_expiring(
         register(handle, user, |kept, callback, address| {
             kept.on_expiring(ms(margin), move |left| {
                 // SAFETY: as for `redlock_lock_on_lost`.
-                let call = |user| unsafe { function(to_ms(left), user) };
+                let call = |user| unsafe { function(millis(left), user) };
                 callback.run(address, None, call);
             });
         })
@@ -140,7 +140,7 @@ extern "C" fn redlock_lock_on_expiring(
 extern "C" fn redlock_lock_since_renewal_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Kept(lock) => to_ms(lock.since_renewal()),
+            Held::Kept(lock) => millis(lock.since_renewal()),
             Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
         })
     })

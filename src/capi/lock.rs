@@ -172,9 +172,9 @@ pub(super) fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
 extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(lock) => to_ms(lock.remaining()),
-            Held::Kept(lock) => to_ms(lock.remaining()),
-            Held::Reentrant(entry) => to_ms(entry.lock()?.remaining()),
+            Held::Plain(lock) => millis(lock.remaining()),
+            Held::Kept(lock) => millis(lock.remaining()),
+            Held::Reentrant(entry) => millis(entry.lock()?.remaining()),
             Held::Ended => 0,
         })
     })

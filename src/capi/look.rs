@@ -134,7 +134,7 @@ extern "C" fn redlock_inspect_last_run(
         if let Some(last) = last {
             let ended = last.ended().duration_since(UNIX_EPOCH).unwrap_or_default();
             let label = last.label().unwrap_or_default().to_owned();
-            found = (label, to_ms(ended), to_ms(last.took()));
+            found = (label, millis(ended), millis(last.took()));
         }
         Ok(())
     });
@@ -226,7 +226,7 @@ extern "C" fn redlock_break_lock(
 
 /// The state, the holders, a line for each, and how long that lasts.
 fn shown(found: &Inspection) -> (c_int, String, u64) {
-    let ends = |time: Option<Duration>| time.map_or(u64::MAX, to_ms);
+    let ends = |time: Option<Duration>| time.map_or(u64::MAX, millis);
     let state = found.state();
     let (texts, times): (Vec<String>, Vec<u64>) = state
         .holders()

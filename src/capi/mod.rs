@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::values::clock::millis;
 use crate::{Error, LostReason};
 
 mod acquire;
@@ -182,7 +183,7 @@ impl From<Error> for Failure {
             }
             Error::Busy(busy) => {
                 failure.holder = busy.holder().unwrap_or_default().to_owned();
-                failure.left = to_ms(busy.remaining().unwrap_or_default());
+                failure.left = millis(busy.remaining().unwrap_or_default());
                 failure.own = busy.is_own();
             }
             Error::Lost(lost) => failure.lost_reason = reason_code(lost.reason()),
@@ -257,10 +258,6 @@ fn make<T>(
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-fn to_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// # Safety

@@ -127,7 +127,7 @@ extern "C" fn redlock_testing_held_ms(
         // SAFETY: the header demands `len` bytes.
         let held = unsafe { holder(node, resource, len)? };
         // In its last millisecond the lock is still held.
-        Ok(held.map_or(0, |held| to_ms(held.remaining).max(1)))
+        Ok(held.map_or(0, |held| millis(held.remaining).max(1)))
     })
 }
 

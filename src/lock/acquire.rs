@@ -18,7 +18,7 @@ use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;
-use crate::values::clock::{self, Point};
+use crate::values::clock::{self, Point, millis};
 use crate::values::quorum::Ttl;
 use crate::values::sync::thread;
 
@@ -48,7 +48,7 @@ impl<'a> Acquirer<'a> {
         must_ask: bool,
     ) -> Acquirer<'a> {
         let (now, nodes) = (Point::now(), route.driver.nodes());
-        nodes.takes_ttl(ttl);
+        nodes.warn_of_long_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
             kind,
@@ -159,7 +159,7 @@ impl<'a> Acquirer<'a> {
             yes = tally.granted.len(),
             no = tally.refused.len(),
             failed = tally.failed.len(),
-            ms = u64::try_from(self.acquire.took(now).as_millis()).unwrap_or(u64::MAX);
+            ms = millis(self.acquire.took(now));
             "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
             Shown(self.acquire.resource()),
             tally.granted.len(),

@@ -313,7 +313,7 @@ impl Lockable {
         }
         let (_, longest) = self.redlock.options().retry_delay;
         let writer = getrandom::u64().map_err(Error::random)?;
-        let (_, node_timeout) = self.redlock.timeouts();
+        let node_timeout = self.redlock.timeouts().node;
         Ok(Kind::Write(Mark::new(writer, longest, node_timeout)))
     }
 }

@@ -19,6 +19,7 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::slots;
+use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::node_address::NodeAddress;
@@ -196,14 +197,7 @@ impl Redlock {
         kind: Kind,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        let ttl = Ttl::within(ttl, self.options.max_ttl())?;
-        self.check_slots(&kind)?;
-        let route = self.route(resource);
-        let began = route.observer().begins();
-        let (options, wait) = (&self.options, Duration::ZERO);
-        let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, false);
-        let tried = acquirer.run(&mut || true);
-        match notified(route.observer(), tried, began, &acquirer) {
+        match self.wait_for(resource, kind, ttl, Duration::ZERO, None) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy(_)) => Ok(None),
             Err(error) => Err(error),
@@ -284,9 +278,8 @@ impl Redlock {
     }
 
     /// The timeouts of a connection, and of an answer.
-    pub(crate) fn timeouts(&self) -> (Duration, Duration) {
-        let nodes = self.family.base.driver.nodes();
-        (nodes.timeouts.connect, nodes.timeouts.node)
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.family.base.driver.nodes().timeouts
     }
 
     pub(crate) fn options(&self) -> &Options {

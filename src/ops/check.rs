@@ -81,7 +81,7 @@ impl Redlock {
     fn check_kind(&self, probe: &Arc<[u8]>, kind: Kind) -> Result<Report, Error> {
         let guard = self.options().max_ttl();
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
-        let (_, node_timeout) = self.timeouts();
+        let node_timeout = self.timeouts().node;
         let mut report = Report {
             findings: Vec::new(),
             shards: Vec::new(),
@@ -113,7 +113,7 @@ impl Redlock {
 
     /// The places of the nodes, in a Redis Cluster for each shard, and the name that is locked there for a try.
     fn shards(&self, probe: &Arc<[u8]>) -> Vec<(Vec<Place>, Arc<[u8]>)> {
-        let (connect_timeout, _) = self.timeouts();
+        let connect_timeout = self.timeouts().connect;
         let prefix = &self.options().prefix;
         let slot = |name: &[u8]| slots::slot(&prefix.key(name));
         let nodes = self.places();
@@ -144,7 +144,7 @@ impl Redlock {
 
     /// The facts about the nodes of a shard.
     fn facts(&self, places: &[Place], key: Key, ttl: Ttl) -> Vec<NodeFacts> {
-        let (connect_timeout, _) = self.timeouts();
+        let connect_timeout = self.timeouts().connect;
         let prefix = self.options().prefix.clone();
         let default = self.options().restart_guard.is_none();
         let default = default && places.iter().any(Place::is_set);

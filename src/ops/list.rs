@@ -71,7 +71,7 @@ pub(crate) fn list(
         return Err(Error::config(text));
     }
     let nodes = redlock.places();
-    let (_, node_timeout) = redlock.timeouts();
+    let node_timeout = redlock.timeouts().node;
     let mut found = FoundKey::new(nodes.len());
     let mut keys = 0;
     let mut look = |what: What, asked: NodeSet| {

@@ -19,6 +19,7 @@ use crate::net::socket::set_up::Purpose;
 use crate::protocol::calls::redirect::Hops;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots;
+use crate::protocol::node::node::Timeouts;
 use crate::values::clock;
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
@@ -174,7 +175,7 @@ impl Redlock {
         let mut answers = ask_at(&places, false);
         for (place, answer) in places.iter().zip(&mut answers) {
             let mut asked = place.clone();
-            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().1);
+            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().node);
             while place.is_in_cluster()
                 && let Err(Cause::Refused(text)) = answer
                 && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
@@ -203,7 +204,10 @@ impl Redlock {
         ask: impl Fn(&mut Query, SendPart<'_, P>) -> Result<T, Cause> + Send + Sync + 'static,
         part: impl FnMut(usize, P),
     ) -> BTreeMap<usize, Result<T, Cause>> {
-        let (connect, node_timeout) = self.timeouts();
+        let Timeouts {
+            connect,
+            node: node_timeout,
+        } = self.timeouts();
         let time = (node_timeout.saturating_mul(timeouts), timeouts);
         let nodes: Vec<(usize, Place)> = nodes.collect();
         let longest = nodes.iter().map(|(_, place)| place.looks_within(connect));

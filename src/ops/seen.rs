@@ -10,7 +10,7 @@ use crate::ops::literal::{escaped, printable};
 use crate::ops::report::{NodeFacts, Report};
 use crate::ops::rules::finding::Finding;
 use crate::ops::state::{LockState, NodeState};
-use crate::values::clock;
+use crate::values::clock::{self, millis};
 
 /// The kind of a lock that one holder has.
 pub const LOCK: &str = "lock";
@@ -110,7 +110,7 @@ impl<'a> Seen<'a> {
                 ("holder", holder.fingerprint().to_string().into()),
                 ("label", holder.label().into()),
                 ("slot", holder.slot().into()),
-                ("remaining_ms", left.map(milliseconds).into()),
+                ("remaining_ms", left.map(millis).into()),
                 ("held_s", held_for(holder).map(|time| time.as_secs()).into()),
                 ("has_left", holder.has_left().into()),
             ])
@@ -125,10 +125,7 @@ impl<'a> Seen<'a> {
             ("kind", self.kind.into()),
             ("holder", fingerprint.into()),
             ("label", label.into()),
-            (
-                "remaining_ms",
-                self.remaining.flatten().map(milliseconds).into(),
-            ),
+            ("remaining_ms", self.remaining.flatten().map(millis).into()),
             ("held_s", held.map(|time| time.as_secs()).into()),
             ("has_left", has_left.map_or(Json::Null, Json::from)),
             ("holders", self.holders.iter().map(holder).collect()),
@@ -142,10 +139,6 @@ fn cause(errors: &NodeErrors, address: &str) -> String {
     let text = causes.join("; ");
     let short = text.strip_prefix(&format!("{address}: "));
     printable(short.unwrap_or(&text))
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn number(number: usize) -> Json {

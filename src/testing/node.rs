@@ -11,6 +11,7 @@ use super::server::{Held, Replies, Requests};
 use super::sockets::{NodeData, NodeMood, NodeShared, WRITE_TIMEOUT, spawn};
 use crate::errors::error::Error;
 use crate::lock::redlock::checked;
+use crate::values::clock::millis;
 use crate::values::label::Label;
 use crate::values::sync::{MutexGuard, lock};
 use crate::values::token::Token;
@@ -140,7 +141,7 @@ impl Node {
         let label = Label::new(label);
         label.as_ref().map_or(Ok(()), Label::validate)?;
         let token = Token::random().map_err(Error::Random)?;
-        let ttl = u64::try_from(ttl.min(CENTURY).as_millis()).unwrap_or(u64::MAX);
+        let ttl = millis(ttl.min(CENTURY));
         if ttl == 0 {
             return Err(Error::config(
                 "the ttl is below 1 ms: a lock cannot be held for that",

@@ -21,6 +21,11 @@ pub(crate) fn wall() -> SystemTime {
     Wall::now()
 }
 
+/// Whole milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A point in time on both clocks.
 ///
 /// `CLOCK_MONOTONIC` stops while a machine is suspended, and std offers no `CLOCK_BOOTTIME`. The wall clock goes on.

@@ -79,12 +79,16 @@ impl Ttl {
         self.0.as_secs() * 1000 + u64::from(self.0.subsec_millis())
     }
 
-    /// The validity that the holder may rely on at the moment of sending: the ttl less drift, which is 1 % of the ttl
-    /// (clocks that run at different rates) and 2 ms (the precision of expiry).
+    /// The validity that the holder may rely on at the moment of sending: the ttl less [drift].
     pub(crate) fn validity(self) -> Duration {
-        let drift = self.0 / 100 + Duration::from_millis(2);
-        self.0.saturating_sub(drift)
+        self.0.saturating_sub(drift(self.0))
     }
+}
+
+/// How much less or more than `time` may pass on another clock: 1 % (clocks that run at different rates) and 2 ms (the
+/// precision of expiry).
+pub(crate) fn drift(time: Duration) -> Duration {
+    time / 100 + Duration::from_millis(2)
 }
 
 /// The end of a validity, which starts before the first byte is sent (rule R3).

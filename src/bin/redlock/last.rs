@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::Last;
 use crate::print::{print, print_json};
-use crate::show::shortened;
+use crate::show::{milliseconds, shortened};
 use crate::{End, FOUND, failed};
 
 pub(crate) fn last(given: &Last, redlock: &Redlock) -> End {
@@ -45,14 +45,13 @@ pub(crate) fn shown(last: &LastRun) -> String {
 }
 
 fn to_json(name: &[u8], last: Option<&LastRun>) -> Value {
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let ago = last.map(|last| ms(last.ended().elapsed().unwrap_or_default()));
+    let ago = last.map(|last| last.ended().elapsed().unwrap_or_default());
     json!({
         "name": escaped(name),
         "done": last.is_some(),
-        "ago_ms": ago,
+        "ago_ms": milliseconds(ago),
         "label": last.and_then(LastRun::label),
-        "took_ms": last.map(|last| ms(last.took())),
-        "again_in_ms": last.map(|last| ms(last.again_in())),
+        "took_ms": milliseconds(last.map(LastRun::took)),
+        "again_in_ms": milliseconds(last.map(LastRun::again_in)),
     })
 }

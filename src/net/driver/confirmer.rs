@@ -1,17 +1,14 @@
 //! The thread that confirms releases, when no operation is under way on which they could be sent again.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::Connections;
-use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
 use crate::values::sync::{MutexGuard, start_thread};
-
-/// The pause before checking again whether a thread still leads.
-const SOON: Duration = Duration::from_millis(1);
 
 /// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
 pub(super) fn start(nodes: &Arc<Nodes>) {

@@ -27,7 +27,7 @@ use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
 use crate::net::driver::lead::Lead;
 use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
-use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 #[cfg(feature = "cli")]
@@ -63,9 +63,6 @@ use crate::values::sync::{
 const YIELDS: u32 = if cfg!(schedules) { 2 } else { 32 };
 const FEW_NODES: usize = 3;
 const MANY_WAIT: usize = 3;
-/// The pause before checking again whether a thread still leads.
-const SOON: Duration = Duration::from_millis(1);
-
 pub(crate) struct Driver {
     /// The process that made the driver: after a fork the child must not touch the parent's sockets, nor a mutex that a
     /// thread may hold that does not exist in the child.

@@ -6,7 +6,7 @@ mod workers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
@@ -40,6 +40,9 @@ use crate::values::sync::{
     atomic::{AtomicBool, Ordering},
     lock, start_thread, wait_until,
 };
+
+/// The pause before checking again whether a thread still leads.
+pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The nodes, as the leader and the workers share them.
 pub(crate) struct Nodes {
@@ -283,7 +286,7 @@ impl Nodes {
 
     /// Warns of a ttl that is longer than a guard assumes, if the program has not asked for the guard. The ttl is
     /// allowed.
-    pub(crate) fn takes_ttl(&self, ttl: Ttl) {
+    pub(crate) fn warn_of_long_ttl(&self, ttl: Ttl) {
         static WARNED: AtomicBool = AtomicBool::new(false);
         let longest = guard::DEFAULT_TTL;
         if ttl.duration() > longest

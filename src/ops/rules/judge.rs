@@ -5,7 +5,7 @@ use crate::ops::rules::facts::{Facts, Location, Rules};
 use crate::ops::rules::finding::{Finding, Severity};
 use crate::ops::rules::findings::Findings;
 use crate::ops::rules::trial::advice;
-use crate::values::quorum::majority;
+use crate::values::quorum::spare;
 
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;
@@ -13,11 +13,10 @@ const CLOCK: i64 = 1000;
 /// Findings about the nodes, the worst first.
 pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     let unusable = nodes.iter().filter(|node| node.gives_no_votes(rules));
-    let spare = nodes.len() - majority(nodes.len());
     let mut findings = Findings {
         nodes,
         rules,
-        no_vote: match unusable.count() > spare {
+        no_vote: match unusable.count() > spare(nodes.len()) {
             true => Severity::Fault,
             false => Severity::Warning,
         },

@@ -263,7 +263,7 @@ impl Kind {
     /// Notes how long the caller has waited.
     pub(crate) fn set_waited(&mut self, wait: impl FnOnce() -> Duration) {
         if let Kind::Read { waited } | Kind::Write(Mark { waited, .. }) = self {
-            *waited = u64::try_from(wait().as_millis()).unwrap_or(u64::MAX >> 12);
+            *waited = millis(wait());
         }
     }
 

@@ -15,6 +15,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::resp::Reply;
+use crate::values::clock;
 use crate::values::label::Label;
 
 /// The channel on which a process is notified, one for all its resources.
@@ -91,9 +92,7 @@ pub(crate) struct QueueEntry {
 
 /// Whole milliseconds, with a maximum that a server can add to its time of day.
 pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis())
-        .unwrap_or(u64::MAX)
-        .min(u64::MAX >> 12)
+    clock::millis(time).min(u64::MAX >> 12)
 }
 
 /// Data in a lock's key that is not a lock.

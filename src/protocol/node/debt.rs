@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::errors::elsewhere::Elsewhere;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::values::quorum::Ttl;
+use crate::values::quorum::{Ttl, drift};
 
 /// How long a refused debt is repeated if the ttl is unknown because another process acquired the lock.
 const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -80,9 +80,8 @@ impl Debt {
     /// server's clock is included.
     pub(crate) fn refused(&mut self, now: Instant) {
         let longest = self.key.longest().unwrap_or(UNKNOWN_TTL);
-        let drift = longest / 100 + Duration::from_millis(2);
         let times = self.times.get_or_insert_default();
-        times.ends.get_or_insert(now + longest + drift);
+        times.ends.get_or_insert(now + longest + drift(longest));
     }
 
     pub(crate) fn is_over(&self, now: Instant) -> bool {
