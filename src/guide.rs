@@ -25,6 +25,8 @@
 //! | [`coming_from`] | I know Redisson, redsync, ShedLock, flock, …: what is it called here? |
 //! | [`contributing`] | How is the code laid out and tested, and by which rules? |
 //!
+//! To begin with, three chapters are enough: [`guarantees`], [`operations`] and [`recipes`] (from a shell: [`shell`]).
+//!
 //! Terms that are used throughout:
 //!
 //! - A *node* is one Redis server, the master of a set that sentinels watch, or a Redis Cluster. Its *vote* is its

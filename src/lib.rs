@@ -156,25 +156,43 @@
 //!
 //! The library logs through the [`log`](https://docs.rs/log) crate:
 //!
-//! | level | what is logged |
-//! | --- | --- |
-//! | warn | a lock that is [kept alive](Lock::keep_alive) was lost; the nodes no longer had another lock at an [`extend`](Lock::extend), a [`release`](Lock::release) or a [`fencing_token`](Lock::fencing_token) |
-//! | warn | dropping a lock could not write its release to a majority |
-//! | warn | [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release |
-//! | warn | a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl. Once for each node and error code |
-//! | warn | the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for the lock, extending or releasing it. Once for each node and resource, and 100 times at most |
-//! | warn | a node is away, or gives no votes, with its index and cause; and when it is back, with the number of releases that could not be kept for it |
-//! | warn | a node was restarted or replaced, and may have forgotten locks. With the [restart guard](Options::restart_guard): for how long it gives no votes |
-//! | warn | a node does not count fencing tokens, does not report which server it is, or lacks what the restart guard needs. Once for each connection |
-//! | warn | the ttl of a lock is longer than the restart guard |
-//! | warn | the thread that watches kept locks cannot be started |
-//! | info | a node runs no scripts, sends no messages, or does not permit the keys beside locks or `TIME`: what does not work without it |
-//! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot notify this process of the releases of others |
-//! | trace | the answers of the nodes, one by one |
+//! At level warn:
 //!
-//! Lines have key-values (the `kv` of `log`), besides the same in their texts: `lock`, `node`, `reason`; for an attempt `verdict`, `yes`, `no`,
-//! `failed` and `ms`; for an answer `vote`. `env_logger` with its feature `kv` shows them. `tracing-subscriber` takes the lines as they are, by its
-//! feature `tracing-log`, which is on by default, and leaves the key-values out. A line that no logger wants is not made.
+//! - a lock that is [kept alive](Lock::keep_alive) was lost; the nodes no longer had another lock at an
+//!   [`extend`](Lock::extend), a [`release`](Lock::release) or a [`fencing_token`](Lock::fencing_token)
+//! - dropping a lock could not write its release to a majority
+//! - [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release
+//! - a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl.
+//!   Once for each node and error code
+//! - the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for
+//!   the lock, extending or releasing it. Once for each node and resource, and 100 times at most
+//! - a node is away, or gives no votes, with its index and cause; and when it is back, with the number of
+//!   releases that could not be kept for it
+//! - a node was restarted or replaced, and may have forgotten locks. With the [restart
+//!   guard](Options::restart_guard): for how long it gives no votes
+//! - a node does not count fencing tokens, does not report which server it is, or lacks what the restart guard
+//!   needs. Once for each connection
+//! - the ttl of a lock is longer than the restart guard
+//! - the thread that watches kept locks cannot be started
+//!
+//! At level info:
+//!
+//! - a node runs no scripts, sends no messages, or does not permit the keys beside locks or `TIME`: what does
+//!   not work without it
+//!
+//! At level debug:
+//!
+//! - one line for each attempt to acquire: result, votes, time; and that a node cannot notify this process of
+//!   the releases of others
+//!
+//! At level trace:
+//!
+//! - the answers of the nodes, one by one
+//!
+//! Lines have key-values (the `kv` of `log`), besides the same in their texts: `lock`, `node`, `reason`; for an attempt
+//! `verdict`, `yes`, `no`, `failed` and `ms`; for an answer `vote`. `env_logger` with its feature `kv` shows them.
+//! `tracing-subscriber` takes the lines as they are, by its feature `tracing-log`, which is on by default, and leaves
+//! the key-values out. A line that no logger wants is not made.
 //!
 //! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that another holder
 //! has is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
