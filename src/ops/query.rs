@@ -43,10 +43,11 @@ impl Query {
         timeout: Duration,
         (time, timeouts): (Duration, u32),
     ) -> Result<Query, Cause> {
-        let opened = place.open(timeout, Purpose::Looks)?;
-        let (until, time_and_limit) = (clock::instant() + time, (time, Limit::Node(timeouts)));
+        let (connection, handshake) = place.open(timeout, Purpose::Looks)?;
+        let (opened, until) = ((connection, handshake.secret), clock::instant() + time);
+        let late = Cause::NoAnswer(time, Limit::Node(timeouts));
         Ok(Query {
-            conversation: Conversation::new(opened, until, time_and_limit),
+            conversation: Conversation::new(opened, until, late),
             time,
             failed: None,
         })
@@ -69,15 +70,8 @@ impl Query {
 
     /// Sends packed commands, `N` of them.
     pub(crate) fn ask<const N: usize>(&mut self, commands: &[u8]) -> Result<[Reply; N], Cause> {
-        self.conversation.send(commands)?;
-        let mut replies = [const { Reply::Other }; N];
-        for reply in &mut replies {
-            *reply = self.conversation.reply(|reader, _| reader.next())?;
-        }
-        match self.conversation.reader.is_empty() {
-            true => Ok(replies),
-            false => Err(Cause::Garbage("more than was asked for".into())),
-        }
+        let replies = self.conversation.ask(commands, N)?;
+        Ok(replies.try_into().unwrap_or([const { Reply::Other }; N]))
     }
 
     /// Sends these commands. `asking`: the slot of their key is on its way to the server.

@@ -1,23 +1,21 @@
 //! A connection over which a node notifies this process of releases: a subscription to its channel.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::server_error::Meaning;
 use crate::net::place::directory::Place;
-use crate::net::socket::connection::Connection;
+use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::queue;
-use crate::protocol::commands::resp::{self, Reply, ReplyReader};
+use crate::protocol::commands::resp::{self, Reply};
 use crate::values::clock;
 
 /// A node that has sent nothing for this time is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(crate) struct Subscription {
-    connection: Connection,
-    reader: ReplyReader,
-    buffer: Vec<u8>,
+    conversation: Conversation,
     /// Whether the node was asked if it is still there.
     pinged: bool,
     /// Whether the node has no command that sends messages, or not for this user: clients like this one will send none.
@@ -32,46 +30,39 @@ impl Subscription {
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
-        let (mut connection, handshake) = place.open(timeout, Purpose::Messages)?;
+        let (connection, handshake) = place.open(timeout, Purpose::Messages)?;
+        let (opened, late) = (
+            (connection, handshake.secret),
+            Cause::NotConnected(timeout, timeout),
+        );
+        let mut conversation = Conversation::new(opened, until, late);
         let mut bytes = Vec::new();
         // Published to a channel without other listeners, to find out whether the server lacks PUBLISH, which the
         // scripts use.
         resp::pack(&mut bytes, &[&[b"PUBLISH", channel, b""]], None);
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel]], None);
-        connection.send(&bytes, until, clock::instant())?;
-        let mut subscription = Subscription {
-            connection,
-            reader: ReplyReader::new(handshake.secret),
-            buffer: Vec::new(),
-            pinged: false,
-            is_deaf: false,
-        };
-        let mut published = None;
-        loop {
-            match subscription.reader.next()? {
-                Some(reply) if published.is_none() => published = Some(reply),
-                Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
-                Some(_) => {
-                    let refuses = |text: &str| Meaning::of(text).concerns_rights();
-                    subscription.is_deaf =
-                        matches!(published, Some(Reply::Error(text)) if refuses(&text));
-                    return Ok(subscription);
-                }
-                None if clock::instant() >= until => {
-                    return Err(Cause::NotConnected(timeout, timeout));
-                }
-                None => subscription.read(until)?,
-            }
+        conversation.send(&bytes)?;
+        let published = conversation.reply()?;
+        if let Reply::Error(text) = conversation.reply()? {
+            return Err(Cause::refused(&text));
         }
+        let refuses = |text: &str| Meaning::of(text).concerns_rights();
+        conversation.late = Cause::NoAnswer(QUIET, Limit::Own);
+        Ok(Subscription {
+            conversation,
+            pinged: false,
+            is_deaf: matches!(published, Reply::Error(text) if refuses(&text)),
+        })
     }
 
     /// The key in the next message, if one arrives within a second. After an error the subscription has ended.
     pub(crate) fn receive(&mut self) -> Result<Option<Vec<u8>>, Cause> {
         let until = clock::instant() + QUIET;
+        self.conversation.until = until;
         loop {
-            match self.reader.next()? {
-                Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
-                Some(reply) => {
+            match self.conversation.reply() {
+                Ok(Reply::Error(text)) => return Err(Cause::refused(&text)),
+                Ok(reply) => {
                     self.pinged = false;
                     let key = queue::message(reply);
                     // A server that sends other things without an end does not keep its reader here either.
@@ -79,30 +70,23 @@ impl Subscription {
                         return Ok(key);
                     }
                 }
-                None if clock::instant() < until => self.read(until)?,
-                None if self.pinged => return Err(Cause::NoAnswer(QUIET, Limit::Own)),
-                None => {
+                Err(Cause::NoAnswer(..)) if !self.pinged => {
                     let mut ping = Vec::new();
                     resp::pack(&mut ping, &[&[b"PING"]], None);
-                    self.connection.send(&ping, until + QUIET, until)?;
+                    self.conversation.until += QUIET;
+                    self.conversation.send(&ping)?;
                     self.pinged = true;
                     return Ok(None);
                 }
+                Err(cause) => return Err(cause),
             }
         }
-    }
-
-    fn read(&mut self, until: Instant) -> Result<(), Cause> {
-        let now = clock::instant();
-        let bytes = self.connection.recv(&mut self.buffer, until, now)?;
-        self.reader.push(bytes);
-        Ok(())
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         // A node sends messages until the connection is closed, even if a forked child still has a copy of the socket.
-        self.connection.shutdown();
+        self.conversation.connection.shutdown();
     }
 }

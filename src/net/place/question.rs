@@ -6,8 +6,9 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::text;
-use crate::net::socket::connection::{Begins, Connection};
+use crate::net::socket::connection::Connection;
 use crate::net::socket::conversation::Conversation;
+use crate::net::socket::open::Begins;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
@@ -216,7 +217,7 @@ pub(crate) fn ask_and_read(
 }
 
 fn answer(
-    opened: (Connection, Handshake),
+    (connection, handshake): (Connection, Handshake),
     command: &[&[u8]],
     (until, timeout): (Instant, Duration),
     read: Read<'_>,
@@ -224,9 +225,10 @@ fn answer(
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[command], None);
     // A server that answers nothing has answered before, so it is there.
-    let mut conversation = Conversation::new(opened, until, (timeout, Limit::Own));
+    let late = Cause::NoAnswer(timeout, Limit::Own);
+    let mut conversation = Conversation::new((connection, handshake.secret), until, late);
     conversation.send(&bytes)?;
-    conversation.reply(|reader, received| {
+    conversation.reply_by(|reader, received| {
         if received > MAX_REPLY {
             let most = MAX_REPLY >> 20;
             let text = format!("its answer is longer than {most} MiB");

@@ -1,34 +1,35 @@
-//! Commands and their replies over one connection, one after the other, for questions beside the locks.
+//! Commands and their replies over one connection, one after the other, which concern no lock.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::errors::cause::{Cause, Limit};
+use crate::errors::cause::Cause;
+use crate::errors::secret::Secret;
 use crate::net::socket::connection::Connection;
 use crate::protocol::commands::resp::{Reply, ReplyReader};
-use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
 
 pub(crate) struct Conversation {
     pub(crate) connection: Connection,
     pub(crate) reader: ReplyReader,
     buffer: Vec<u8>,
-    /// When the time for all answers ends, how long it is, and which limit sets it.
+    /// When the time for all answers ends.
     pub(crate) until: Instant,
-    time: (Duration, Limit),
+    /// Why there is no answer then.
+    pub(crate) late: Cause,
 }
 
 impl Conversation {
     pub(crate) fn new(
-        (connection, handshake): (Connection, Handshake),
+        (connection, secret): (Connection, Secret),
         until: Instant,
-        time: (Duration, Limit),
+        late: Cause,
     ) -> Conversation {
         Conversation {
             connection,
-            reader: ReplyReader::new(handshake.secret),
+            reader: ReplyReader::new(secret),
             buffer: Vec::new(),
             until,
-            time,
+            late,
         }
     }
 
@@ -41,16 +42,20 @@ impl Conversation {
     pub(crate) fn fill(&mut self) -> Result<usize, Cause> {
         let now = clock::instant();
         if now >= self.until {
-            let (time, limit) = self.time;
-            return Err(Cause::NoAnswer(time, limit));
+            return Err(self.late.clone());
         }
         let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
         self.reader.push(bytes);
         Ok(bytes.len())
     }
 
+    /// The next reply.
+    pub(crate) fn reply(&mut self) -> Result<Reply, Cause> {
+        self.reply_by(|reader, _| reader.next())
+    }
+
     /// The next reply, once `read` returns it. `read` also gets how many bytes were received for it.
-    pub(crate) fn reply(
+    pub(crate) fn reply_by(
         &mut self,
         mut read: impl FnMut(&mut ReplyReader, usize) -> Result<Option<Reply>, Cause>,
     ) -> Result<Reply, Cause> {
@@ -60,6 +65,21 @@ impl Conversation {
                 return Ok(reply);
             }
             received += self.fill()?;
+        }
+    }
+
+    /// Sends this number of packed commands. Returns the replies to them.
+    pub(crate) fn ask(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, Cause> {
+        self.send(commands)?;
+        let replies = (0..count).map(|_| self.reply()).collect::<Result<_, _>>()?;
+        self.is_at_end().map(|()| replies)
+    }
+
+    /// Fails if the server has sent more than it was asked for.
+    pub(super) fn is_at_end(&self) -> Result<(), Cause> {
+        match self.reader.is_empty() {
+            true => Ok(()),
+            false => Err(Cause::Garbage("more than was asked for".into())),
         }
     }
 }

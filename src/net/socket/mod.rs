@@ -6,14 +6,16 @@
 //! - `trust`: the certificates that TLS trusts and shows
 //! - `peer`: a server, and how it is reached
 //! - `tls`: TLS over a TCP socket (`no_tls`: in its place, without that feature)
+//! - `connection`: either of them
+//! - `conversation`: commands and replies over a connection, one after the other
 //! - `set_up`: the commands that set a connection up, and their replies
-//! - `connection`: either of them, connected and set up
-//! - `conversation`: questions over a connection
+//! - `open`: how a connection is opened and set up
 
 pub(crate) mod connection;
 pub(crate) mod conversation;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) mod no_tls;
+pub(crate) mod open;
 pub(crate) mod peer;
 #[cfg(not(schedules))]
 pub(crate) mod plain;
