@@ -17,37 +17,17 @@ const MAX_DEBT_BYTES: usize = 16 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
 const MAX_DOUBLINGS: u32 = 3;
-/// Debts, the oldest first.
-#[derive(Default)]
-struct Debts {
-    queue: VecDeque<Debt>,
-    /// The length of all their names in bytes.
+
+pub(crate) struct Outbox {
+    /// The debts that are to be sent at once, and behind them those that the server could not carry out at the time. Each
+    /// group begins with the oldest.
+    debts: VecDeque<Debt>,
+    /// The number of debts that are to be sent at once.
+    ready: usize,
+    /// The length of all names in bytes.
     bytes: usize,
     /// The number of debts that did not find room.
     dropped: u64,
-}
-
-impl Debts {
-    fn push(&mut self, debt: Debt) {
-        self.bytes += debt.key.resource.len();
-        self.queue.push_back(debt);
-        while self.queue.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
-            self.pop();
-            self.dropped += 1;
-        }
-    }
-
-    fn pop(&mut self) -> Option<Debt> {
-        let debt = self.queue.pop_front()?;
-        self.bytes -= debt.key.resource.len();
-        Some(debt)
-    }
-}
-
-pub(crate) struct Outbox {
-    to_send: Debts,
-    /// Debts that the server could not carry out at the time.
-    deferred: Debts,
     /// When a deferred debt is tried again if no operation follows (rule R6b).
     retry_at: Option<Instant>,
     /// The number of failed retries in a row.
@@ -60,8 +40,10 @@ pub(crate) struct Outbox {
 impl Default for Outbox {
     fn default() -> Outbox {
         Outbox {
-            to_send: Debts::default(),
-            deferred: Debts::default(),
+            debts: VecDeque::new(),
+            ready: 0,
+            bytes: 0,
+            dropped: 0,
             retry_at: None,
             refusals: Backoff::new(MAX_DOUBLINGS),
             unprocessed: 0,
@@ -71,26 +53,52 @@ impl Default for Outbox {
 
 impl Outbox {
     pub(crate) fn push(&mut self, debt: Debt) {
-        self.to_send.push(debt);
+        self.ready += 1;
+        self.insert(self.ready - 1, debt);
     }
 
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Debt> {
-        self.to_send.pop()
+        let any = !self.is_empty();
+        any.then(|| self.remove(0)).flatten()
     }
 
     /// Takes the debts that are to be sent at once, and that `go` elsewhere.
     pub(crate) fn take(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<Debt> {
-        let all = std::iter::from_fn(|| self.to_send.pop());
+        let all = std::iter::from_fn(|| self.pop());
         let (taken, kept): (Vec<Debt>, Vec<Debt>) = all.partition(go);
-        kept.into_iter().for_each(|debt| self.to_send.push(debt));
+        kept.into_iter().for_each(|debt| self.push(debt));
         taken
+    }
+
+    /// Adds a debt at this place. Drops others until all have room, the oldest first: those that were deferred have been
+    /// there for longer.
+    fn insert(&mut self, at: usize, debt: Debt) {
+        self.bytes += debt.key.resource.len();
+        self.debts.insert(at, debt);
+        while self.debts.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
+            let oldest = if self.has_deferred() { self.ready } else { 0 };
+            self.remove(oldest);
+            self.dropped += 1;
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Debt> {
+        let debt = self.debts.remove(at)?;
+        self.bytes -= debt.key.resource.len();
+        self.ready -= usize::from(at < self.ready);
+        Some(debt)
     }
 
     /// Whether nothing is to be sent at once.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.to_send.queue.is_empty()
+        self.ready == 0
+    }
+
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        self.ready < self.debts.len()
     }
 
     /// Defers a debt that the server could not carry out now. One deferred debt is tried again with each later
@@ -106,7 +114,7 @@ impl Outbox {
         }
         debt.refused(now);
         if !mutant(Mutant::ForgetDeferred) {
-            self.deferred.push(debt);
+            self.insert(self.debts.len(), debt);
         }
     }
 
@@ -114,10 +122,7 @@ impl Outbox {
     /// keys have ended.
     #[inline]
     pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
-        if self.deferred.queue.is_empty() {
-            return None;
-        }
-        let debt = std::iter::from_fn(|| self.deferred.pop()).find(|debt| !debt.is_over(now));
+        let debt = std::iter::from_fn(|| self.remove(self.ready)).find(|debt| !debt.is_over(now));
         if debt.is_some() {
             self.retry_at = Some(now + LAST_PAUSE);
         }
@@ -127,7 +132,7 @@ impl Outbox {
     /// When a deferred debt is tried again.
     #[inline]
     pub(crate) fn retry_at(&self) -> Option<Instant> {
-        let any = !self.deferred.queue.is_empty() && !mutant(Mutant::NeverRetryDeferred);
+        let any = self.has_deferred() && !mutant(Mutant::NeverRetryDeferred);
         self.retry_at.filter(|_| any)
     }
 
@@ -135,14 +140,12 @@ impl Outbox {
     pub(crate) fn retry_deferred(&mut self) {
         self.refusals.reset();
         self.retry_at = None;
-        while let Some(debt) = self.deferred.pop() {
-            self.to_send.push(debt);
-        }
+        self.ready = self.debts.len();
     }
 
     /// Takes the number of debts dropped since the last call.
     pub(crate) fn take_dropped(&mut self) -> u64 {
-        std::mem::take(&mut self.to_send.dropped) + std::mem::take(&mut self.deferred.dropped)
+        std::mem::take(&mut self.dropped)
     }
 
     /// Adds the bytes that a severed connection may have left.
@@ -167,7 +170,7 @@ impl Outbox {
 impl Outbox {
     /// The numbers of debts to send and of deferred ones.
     pub(crate) fn len(&self) -> [usize; 2] {
-        [self.to_send.queue.len(), self.deferred.queue.len()]
+        [self.ready, self.debts.len() - self.ready]
     }
 }
 
@@ -198,13 +201,15 @@ mod tests {
         let long = |i: u8| vec![i; MAX_DEBT_BYTES / 2];
         (0..3).for_each(|i| outbox.push(debt(&long(i))));
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
-        assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
-        // Deferred debts have a separate bound.
+        assert_eq!((outbox.bytes, outbox.is_empty()), (0, true));
         let (mut rng, now) = (Rng::new(1), clock::instant());
         (0..3).for_each(|i| outbox.defer(debt(&long(i)), false, &mut rng, now));
+        // The bound is one for all debts of the node.
+        outbox.push(debt(&long(3)));
+        assert_eq!(outbox.len(), [1, 1]);
         outbox.retry_deferred();
-        assert_eq!(sent(&mut outbox), [long(1), long(2)]);
-        assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (5, 0));
+        assert_eq!(sent(&mut outbox), [long(3), long(2)]);
+        assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (6, 0));
     }
 
     #[test]
