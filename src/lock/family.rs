@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::shared::Shared;
@@ -15,7 +16,7 @@ use crate::values::sync::{
 pub(super) struct Family {
     pub(super) base: Arc<Lane>,
     /// The lanes, if nodes are Redis Clusters. Then nothing of `base` is used except the nodes as they were given.
-    pub(super) lanes: Option<Arc<Lanes>>,
+    pub(super) lanes: Option<UsedLanes>,
     children: [Child; 4],
 }
 
@@ -32,7 +33,7 @@ impl Family {
     pub(super) fn new(nodes: Nodes, options: &Options) -> Arc<Family> {
         let base = Arc::new(Lane::only(Shared::new(nodes)));
         Arc::new(Family {
-            lanes: Lanes::new(&base, options),
+            lanes: Lanes::new(&base, options).map(UsedLanes),
             base,
             children: Default::default(),
         })

@@ -8,7 +8,6 @@ use crate::errors::error::{Error, NodeErrors};
 use crate::lock::acquire::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
-use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::route::Route;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
@@ -315,7 +314,7 @@ impl Redlock {
             None => Route::One(family.base.clone()),
             Some(lanes) => {
                 let lane = lanes.of(resource);
-                Route::Shards(lane.clone(), lane, UsedLanes(lanes.clone()))
+                Route::Shards(lane.clone(), lane, lanes.clone())
             }
         }
     }

@@ -4,18 +4,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE, at_once};
+use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE};
 use crate::net::driver::driver::Driver;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::node::debt::Debt;
 use crate::values::clock;
-use crate::values::sync::{lock, start_thread, thread};
+use crate::values::sync::{lock, start_thread, wait_until};
 
-/// The pause between two looks whether releases are owed.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// All lanes, as a call or a lock keeps them. A lock may outlive its client, and the program may end behind it: it waits
-/// for the releases that must be sent on to other servers.
+/// All lanes, as a client, a call or a lock keeps them. A lock may outlive its client, and the program may end behind it:
+/// once the client has ended, each one waits for what is left. Lanes have a node timeout to close,
+/// [some](MAX_AT_ONCE) at a time, and releases have two at other servers.
 #[derive(Clone)]
 pub(crate) struct UsedLanes(pub(crate) Arc<Lanes>);
 
@@ -29,63 +27,61 @@ impl Deref for UsedLanes {
 
 impl Drop for UsedLanes {
     fn drop(&mut self) {
-        if self.is_ours() && lock(&self.owed).is_closed() {
-            self.wait_owed(2 * self.node_timeout());
+        if !self.is_ours() {
+            return;
+        }
+        let left = lock(&self.left);
+        let (is_closed, behind) = (left.owed.is_closed(), left.lanes.len() / MAX_AT_ONCE);
+        drop(left);
+        if is_closed {
+            let times = u32::try_from(3 + behind).unwrap_or(u32::MAX);
+            self.wait_owed(self.node_timeout().saturating_mul(times));
         }
     }
 }
 
 impl Lanes {
-    /// Ends all lanes, side by side. The releases that they still owe have one node timeout, and two at other servers.
+    /// Ends all lanes that no lock uses: the client has ended.
     pub(crate) fn close(&self) {
-        lock(&self.owed).close(clock::instant());
-        at_once("redlock-close", self.take_all(), |lane| {
-            drop(lane);
-            true
-        });
-        self.wait_owed(2 * self.node_timeout());
+        lock(&self.left).owed.close(clock::instant());
+        self.keep(&[], self.changes());
     }
 
-    /// Closes a lane that nothing uses any longer: in another thread, since a call may be its last user; but here if the
-    /// program needs the nodes only for locks that it has: the program may end right after this.
+    /// Closes a lane that nothing uses any longer, in another thread, since a call may be its last user.
     pub(super) fn end(self: &Arc<Lanes>, lane: Arc<Driver>) {
         self.remember(&lane);
-        let is_closed = lock(&self.owed).is_closed();
-        let mut ended = lock(&self.ended);
-        ended.queue.push(lane);
-        if ended.threads >= MAX_AT_ONCE && !is_closed {
+        let mut left = lock(&self.left);
+        left.lanes.push(lane);
+        if left.closing >= MAX_AT_ONCE {
             return;
         }
-        ended.threads += 1;
-        drop(ended);
+        left.closing += 1;
+        drop(left);
         let lanes = self.clone();
         // If no thread starts, the lane is closed here.
-        if is_closed || start_thread("redlock-close", move || lanes.close_ended()).is_err() {
+        if start_thread("redlock-close", move || lanes.close_ended()).is_err() {
             self.close_ended();
         }
     }
 
     /// Closes lanes until none is left that has ended.
     fn close_ended(&self) {
-        loop {
-            let mut ended = lock(&self.ended);
-            let Some(lane) = ended.queue.pop() else {
-                ended.threads -= 1;
-                return;
-            };
-            drop(ended);
+        let mut left = lock(&self.left);
+        while let Some(lane) = left.lanes.pop() {
+            drop(left);
             lane.close();
             self.hand_over(&lane);
+            drop(lane);
+            left = lock(&self.left);
         }
+        left.closing -= 1;
+        self.left_changed.notify_all();
     }
 
     /// Hands the debts of a lane that is closed to the servers that have the keys now (rule R45).
     fn hand_over(&self, lane: &Driver) {
         let nodes = lane.nodes();
-        if !nodes.state().core.owes_any() {
-            return;
-        }
-        let is_closed = lock(&self.owed).is_closed();
+        let is_closed = lock(&self.left).owed.is_closed();
         // After the end of the client a thread may still be connecting to these servers, for the slots that all of them have.
         let leads_to = |slot| nodes.places().iter().all(|place| place.leads_to(slot));
         let goes = |debt: &Debt| !is_closed || !leads_to(self.slot(&debt.key.resource));
@@ -101,17 +97,13 @@ impl Lanes {
         }
     }
 
-    /// Waits until no releases are owed, at most for `time`.
+    /// Waits until no lane is being closed, and no release is owed, at most for `time`.
     pub(crate) fn wait_owed(&self, time: Duration) {
         let until = clock::instant() + time;
-        while self.is_busy() && clock::instant() < until {
-            thread::sleep(LOOK);
+        let mut left = lock(&self.left);
+        while left.is_any() && clock::instant() < until {
+            left = wait_until(&self.left_changed, left, until);
         }
-    }
-
-    /// Whether threads send releases on, or close lanes, which may add more: those are looked at first.
-    fn is_busy(&self) -> bool {
-        lock(&self.ended).threads > 0 || lock(&self.owed).is_running()
     }
 }
 
@@ -150,7 +142,7 @@ mod tests {
         drop(all);
         let until = clock::instant() + Duration::from_secs(60);
         let mut most = 0;
-        while lanes.is_busy() {
+        while lock(&lanes.left).is_any() {
             most = most.max(threads());
             assert!(clock::instant() < until, "all are closed");
         }

@@ -92,10 +92,9 @@ pub(crate) struct Lanes {
     own: Weak<Lanes>,
     /// When the maps are asked for again.
     refreshes: Mutex<Refreshes>,
-    /// The releases that follow their keys without a caller; notified when there are more.
-    pub(crate) owed: Mutex<Owed>,
-    pub(crate) owed_more: Condvar,
-    pub(super) ended: Mutex<EndedLanes>,
+    pub(super) left: Mutex<Left>,
+    /// Notified when more releases are left, and when nothing is.
+    pub(super) left_changed: Condvar,
 }
 
 #[derive(Default)]
@@ -113,12 +112,22 @@ struct KnownLanes {
     ended: Vec<Vec<KnownServer>>,
 }
 
-/// The lanes that nothing uses any longer and that no thread closes yet.
+/// Releases and lanes that calls and locks have left behind.
 #[derive(Default)]
-pub(super) struct EndedLanes {
-    pub(super) queue: Vec<Arc<Driver>>,
-    /// How many threads close lanes, which may add releases to those that must be sent on.
-    pub(super) threads: usize,
+pub(super) struct Left {
+    /// The releases that follow their keys without a caller.
+    pub(super) owed: Owed,
+    /// The lanes that nothing uses any longer and that no thread closes yet.
+    pub(super) lanes: Vec<Arc<Driver>>,
+    /// How many threads close lanes, which may add releases.
+    pub(super) closing: usize,
+}
+
+impl Left {
+    /// Whether threads send releases on, or close lanes.
+    pub(super) fn is_any(&self) -> bool {
+        self.closing > 0 || self.owed.is_running()
+    }
 }
 
 impl Lanes {
@@ -132,9 +141,8 @@ impl Lanes {
                 known: Mutex::default(),
                 own: own.clone(),
                 refreshes: Mutex::default(),
-                owed: Mutex::default(),
-                owed_more: Condvar::new(),
-                ended: Mutex::default(),
+                left: Mutex::default(),
+                left_changed: Condvar::new(),
             })
         })
     }
@@ -144,7 +152,7 @@ impl Lanes {
     }
 
     /// How often the maps have changed.
-    fn changes(&self) -> u64 {
+    pub(super) fn changes(&self) -> u64 {
         self.clusters().map(|cluster| cluster.changes()).sum()
     }
 
@@ -164,7 +172,7 @@ impl Lanes {
         }
         let changes = self.changes();
         if lock(&self.known).changes != changes {
-            self.tidy(changes);
+            self.keep(&self.shards(), changes);
         }
         let mut known = lock(&self.known);
         let lane = way::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
@@ -211,9 +219,9 @@ impl Lanes {
             thread::sleep(pause);
             let answers = self.clusters().map(|cluster| cluster.refresh(slot));
             let all = answers.fold(true, |all, one| all & one);
-            self.tidy(self.changes());
+            self.keep(&self.shards(), self.changes());
             // A program that has ended is not kept waiting.
-            let is_enough = all || lock(&self.owed).is_closed();
+            let is_enough = all || lock(&self.left).owed.is_closed();
             lock(&self.refreshes).answered(is_enough);
         }
     }
@@ -224,14 +232,13 @@ impl Lanes {
         slots::combinations(&maps.collect::<Vec<Arc<Map>>>())
     }
 
-    /// Ends unused lanes. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
-    /// often the maps had changed before.
-    fn tidy(&self, changes: u64) {
-        let slots = self.shards();
+    /// Ends the lanes that are needed for none of these slots. One that is in use is closed when the last lock or call
+    /// that uses it ends. `changes`: how often the maps had changed before.
+    pub(super) fn keep(&self, slots: &[u16], changes: u64) {
         let mut known = lock(&self.known);
         known.changes = changes;
         known.by_slot.clear();
-        let unused = way::unused(known.lanes.iter().cloned(), &slots);
+        let unused = way::unused(known.lanes.iter().cloned(), slots);
         known.lanes.retain(|lane| !unused.contains(lane));
         drop(known);
         drop(unused);
@@ -248,13 +255,6 @@ impl Lanes {
         for (ended, record) in known.ended.iter_mut().zip(records) {
             record.outlive_lane(ended);
         }
-    }
-
-    /// Takes out all lanes that are known.
-    pub(super) fn take_all(&self) -> Vec<Arc<Lane>> {
-        let mut known = lock(&self.known);
-        known.by_slot.clear();
-        std::mem::take(&mut known.lanes)
     }
 
     /// Whether this is the process that made the lanes, not a forked child.

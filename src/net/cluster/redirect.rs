@@ -88,7 +88,7 @@ impl Lanes {
     fn end_lock(&self, [own, over]: [&Arc<Lane>; 2], op: &Op, answer: Answer) -> Answer {
         let (answer, last) = self.follow(&own.driver, op.clone(), answer);
         // Once the program has ended, its connections are not made anew for that.
-        let is_closed = lock(&self.owed).is_closed();
+        let is_closed = lock(&self.left).owed.is_closed();
         let now = (!is_closed).then(|| self.of(&op.key.resource));
         let was_sent = |lane: &Arc<Lane>| lane == own || last.as_ref() == Some(lane);
         for lane in way::behind(Some(over.clone()), now, was_sent) {
@@ -147,12 +147,12 @@ impl Lanes {
 
     /// `releases`: each with its node, and with the answer of the server that has redirected it, if one has.
     fn owe(&self, releases: impl Iterator<Item = ((usize, Debt), Option<Box<Elsewhere>>)>) {
-        let mut owed = lock(&self.owed);
+        let owed = &mut lock(&self.left).owed;
         for (release, answer) in releases {
             let slot = self.slot(&release.1.key.resource);
             owed.add(release, slot, answer.as_deref(), clock::instant());
         }
-        self.owed_more.notify_all();
+        self.left_changed.notify_all();
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
             return;
         };
@@ -238,16 +238,16 @@ impl Lanes {
 
     /// Sends releases on until none is left.
     fn send_owed(&self) {
-        let mut owed = lock(&self.owed);
+        let mut left = lock(&self.left);
         loop {
-            owed = match owed.next(clock::instant()) {
+            left = match left.owed.next(clock::instant()) {
                 OwedTask::Send(release) => {
-                    drop(owed);
+                    drop(left);
                     self.deliver(release);
-                    lock(&self.owed)
+                    lock(&self.left)
                 }
-                OwedTask::Wait(until) => wait_until(&self.owed_more, owed, until),
-                OwedTask::End => return,
+                OwedTask::Wait(until) => wait_until(&self.left_changed, left, until),
+                OwedTask::End => return self.left_changed.notify_all(),
             };
         }
     }
@@ -263,6 +263,7 @@ impl Lanes {
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
-        lock(&self.owed).answered(release, &answer, is_there, now);
+        let mut left = lock(&self.left);
+        left.owed.answered(release, &answer, is_there, now);
     }
 }

@@ -342,9 +342,11 @@ impl Driver {
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
     /// have one node timeout. This thread waits for that, since the program may end right after this.
     pub(crate) fn close(&self) {
-        let until = clock::instant() + self.nodes.timeouts.node;
-        self.nodes.close();
+        let now = clock::instant();
+        let until = now + self.nodes.timeouts.node;
         let mut state = self.nodes.state();
+        state.core.close(now);
+        self.nodes.announce(&mut state);
         loop {
             if let Some(leader) = self.nodes.take_lead(&mut state) {
                 let mut lead = Lead {

@@ -434,13 +434,6 @@ impl Nodes {
         self.announce(&mut state);
     }
 
-    /// Closes the nodes, which are no longer needed.
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.core.close(clock::instant());
-        self.announce(&mut state);
-    }
-
     /// Logs in another thread, so that a slow logger does not hold up this one.
     fn log_elsewhere(self: &Arc<Nodes>, state: &DriverState) {
         if !state.core.events.is_empty() && !state.is_logging {

@@ -115,11 +115,6 @@ impl<W> Core<W> {
         }
     }
 
-    /// Whether [`take_owed`](Core::take_owed) returns anything.
-    pub(crate) fn owes_any(&self) -> bool {
-        self.nodes.iter().any(Node::is_owed)
-    }
-
     /// Takes the debts that nodes must still be sent, or have not confirmed, and that `go` elsewhere, each with its node.
     pub(crate) fn take_owed(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<(usize, Debt)> {
         let nodes = self.nodes.iter_mut().enumerate();
@@ -392,6 +387,11 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
+    /// Whether [`take_owed`](Core::take_owed) returns anything.
+    pub(crate) fn owes_any(&self) -> bool {
+        self.nodes.iter().any(Node::is_owed)
+    }
+
     /// The clock of a node, as it was seen.
     pub(crate) fn watched(
         &self,
