@@ -19,13 +19,19 @@ use crate::values::clock;
 use crate::values::sync::{Mutex, PoisonError, lock, start_thread, thread, wait_until};
 
 impl Lanes {
-    /// Carries out an operation of a call or a lock. `own`: the lane with which the call began. `over`: the one over which
-    /// its lock was acquired.
-    pub(crate) fn run(&self, [own, over]: [&Arc<Lane>; 2], op: Op) -> Answer {
+    /// Carries out an operation of a call or a lock, and right behind the end of a lock, in the same write, `next`, which
+    /// another thread waits for. `own`: the lane with which the call began. `over`: the one over which its lock was
+    /// acquired.
+    pub(crate) fn run(
+        &self,
+        [own, over]: [&Arc<Lane>; 2],
+        op: Op,
+        next: Option<(Op, Arc<Caller>)>,
+    ) -> Answer {
         if !op.action.ends() {
             return self.send(op).0;
         }
-        let answer = own.driver.run(op.clone());
+        let answer = own.driver.run_before(op.clone(), next);
         self.end_lock([own, over], &op, answer)
     }
 
@@ -36,17 +42,6 @@ impl Lanes {
         let answer = lane.driver.run(op.clone());
         let (answer, _) = self.follow(&lane.driver, op, answer);
         (answer, Some(lane))
-    }
-
-    /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
-    pub(crate) fn run_before(
-        &self,
-        [own, over]: [&Arc<Lane>; 2],
-        op: Op,
-        (next, waiter): (Op, Arc<Caller>),
-    ) -> Answer {
-        let answer = own.driver.run_before(op.clone(), next, waiter);
-        self.end_lock([own, over], &op, answer)
     }
 
     /// Renews locks that were acquired over `own`. The renewals and repairs of each go to the servers that have its slot

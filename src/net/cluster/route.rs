@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::driver::Driver;
+use crate::net::driver::leader::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewals::Round;
 use crate::net::driver::shared::Shared;
@@ -36,9 +37,14 @@ impl Deref for Route {
 impl Route {
     /// Carries out an operation.
     pub(crate) fn run(&self, op: Op) -> Answer {
+        self.run_before(op, None)
+    }
+
+    /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
+    fn run_before(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
         match self {
-            Route::One(lane) => lane.driver.run(op),
-            Route::Shards(lane, over, lanes) => lanes.run([lane, over], op),
+            Route::One(lane) => lane.driver.run_before(op, next),
+            Route::Shards(lane, over, lanes) => lanes.run([lane, over], op, next),
         }
     }
 
@@ -62,16 +68,8 @@ impl Route {
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, release: &Release) -> Answer {
-        self.waiting
-            .release(release, |op, next| match (self, next) {
-                (_, None) => self.run(op),
-                (Route::One(lane), Some((next, waiter))) => {
-                    lane.driver.run_before(op, next, waiter)
-                }
-                (Route::Shards(lane, over, lanes), Some(next)) => {
-                    lanes.run_before([lane, over], op, next)
-                }
-            })
+        let run = |op, next| self.run_before(op, next);
+        self.waiting.release(release, run)
     }
 
     /// Starts a subscriber for each node that needs a subscription and has none.

@@ -93,16 +93,13 @@ impl Driver {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
-        let traced = traced(&op);
-        let answer = self.answer(op, None);
-        self.trace_votes(traced.as_deref(), &answer);
-        answer
+        self.run_before(op, None)
     }
 
     /// Carries out `op`, and right behind it in the same write `next`, which another thread waits for.
-    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Caller>) -> Answer {
+    pub(crate) fn run_before(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
         let traced = traced(&op);
-        let answer = self.answer(op, Some((next, waiter)));
+        let answer = self.answer(op, next);
         self.trace_votes(traced.as_deref(), &answer);
         answer
     }
