@@ -7,6 +7,7 @@ use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
 use crate::protocol::calls::redirect::{Goes, PAUSE, Redirect};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
+use crate::protocol::node::outbox::MAX_DEBTS;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 
@@ -14,8 +15,6 @@ use crate::protocol::quorum::op::Op;
 /// and in all. Then their keys end with their ttls.
 const AFTER_CLOSE: Duration = Duration::from_millis(500);
 const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
-/// How many releases may wait to be sent on. Beyond that the oldest is dropped, and its key ends with its ttl.
-const MOST: usize = 65_536;
 /// The pause before the slot's owner is asked about a release that was redirected for another reason than that the slot has
 /// moved. If that server sits out (R16) it is sent the release itself, whose answer comes here again.
 const REPEATED: Duration = Duration::from_millis(20);
@@ -85,7 +84,7 @@ impl Owed {
             due: now + pause,
         });
         self.added_at = Some(now);
-        let most = self.queue.len().saturating_sub(MOST);
+        let most = self.queue.len().saturating_sub(MAX_DEBTS);
         self.queue.drain(..most);
     }
 

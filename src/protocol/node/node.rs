@@ -97,7 +97,7 @@ pub(crate) struct Node {
     link: Link,
     worker: Worker,
     wire: Wire,
-    outbox: Outbox,
+    pub(crate) outbox: Outbox,
     server: KnownServer,
     reconnect: Reconnect,
     /// Why the node is not connected.

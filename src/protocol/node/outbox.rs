@@ -11,7 +11,7 @@ use crate::values::random::Rng;
 
 /// The maximum number of debts kept for a node, and of the bytes of their names. Beyond that the oldest is dropped, and
 /// its key ends with its ttl.
-const MAX_DEBTS: usize = 65_536;
+pub(crate) const MAX_DEBTS: usize = 65_536;
 const MAX_DEBT_BYTES: usize = 16 << 20;
 /// The pause before a debt that was refused for now is sent again grows from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -286,7 +286,7 @@ impl<W> Core<W> {
 
     fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
-            self.nodes[at].add_debt(debt);
+            self.nodes[at].outbox.push(debt);
             // The node's worker writes it at once.
             self.news |= self.nodes[at].is_quarantined();
         }
@@ -379,7 +379,8 @@ impl<W> Core<W> {
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
         // Deferred commands have one last try.
-        self.nodes.iter_mut().for_each(Node::retry_deferred);
+        let nodes = self.nodes.iter_mut();
+        nodes.for_each(|node| node.outbox.retry_deferred());
         self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
     }

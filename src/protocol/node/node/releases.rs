@@ -8,7 +8,6 @@ use crate::protocol::node::node::Node;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{Awaited, Command, Pending};
 use crate::values::prefix::Prefix;
-use crate::values::random::Rng;
 
 /// The maximum number of releases in one write, and of their bytes.
 const MAX_RELEASES_AT_ONCE: usize = 1024;
@@ -18,16 +17,6 @@ impl Node {
     #[inline]
     pub(crate) fn has_releases(&self) -> bool {
         !self.outbox.is_empty()
-    }
-
-    /// Adds a debt to be sent to the node.
-    pub(crate) fn add_debt(&mut self, debt: Debt) {
-        self.outbox.push(debt);
-    }
-
-    /// Defers a debt that the server could not carry out now. `again`: this was a retry.
-    pub(crate) fn defer(&mut self, debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
-        self.outbox.defer(debt, again, rng, now);
     }
 
     /// Takes the debts that the node is still to be sent, or has not confirmed, and that `go` elsewhere.
@@ -40,11 +29,6 @@ impl Node {
     /// Whether the node may not have carried out all its debts.
     pub(crate) fn is_owed(&self) -> bool {
         self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
-    }
-
-    /// Makes deferred debts ready to send: the server carries out releases again.
-    pub(crate) fn retry_deferred(&mut self) {
-        self.outbox.retry_deferred();
     }
 
     /// When a release that was refused for now is tried again, over a connection that takes it.

@@ -122,7 +122,7 @@ impl<W> Core<W> {
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
         if command.awaited == Awaited::AsProbe && !passes {
-            self.nodes[at].retry_deferred();
+            self.nodes[at].outbox.retry_deferred();
         }
         let shortens = |slot| matches!(self.operations[slot].op.action, Action::Shorten(_));
         let owed = command.owed.as_ref();
@@ -182,7 +182,7 @@ impl<W> Core<W> {
     ) {
         self.nodes[at].set_useful();
         if command.awaited == Awaited::AsProbe {
-            self.nodes[at].retry_deferred();
+            self.nodes[at].outbox.retry_deferred();
         }
         // An operation that has given the node up already does not heed its answer.
         let heeds = |slot: &usize| !self.operations[*slot].has_failed(at);
@@ -209,7 +209,8 @@ impl<W> Core<W> {
             && let Some(debt) = &command.owed
             && !(retries && mutant(Mutant::DeferOnce))
         {
-            self.nodes[at].defer(debt.clone(), retries, &mut self.rng, now);
+            let outbox = &mut self.nodes[at].outbox;
+            outbox.defer(debt.clone(), retries, &mut self.rng, now);
             // Another node may have refused it, too, and its reply may not be read.
             self.confirmation.refused();
             // The thread that sends it again may be there already, and the node's worker may have to send it.
