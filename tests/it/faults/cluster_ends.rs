@@ -69,6 +69,34 @@ fn of_three_clusters_no_release_is_lost_while_a_slot_moves_and_clients_end() {
     releases_are_carried_out(&clusters, 8);
 }
 
+/// The client ends last, in a thread that panics.
+#[test]
+fn no_release_is_lost_while_a_slot_moves_and_200_threads_and_a_panic_drop_locks() {
+    let clusters = [with_newcomer()];
+    let redlock = client_of(&clusters);
+    let name = clusters[0].name(0);
+    let names = (0..230).map(|number| format!("{{{name}}}:{number}"));
+    let names: Vec<String> = names.collect();
+    let lock = |name| redlock.acquire(name, LONG).unwrap();
+    let mut locks: Vec<Lock> = names.iter().map(lock).collect();
+    let moving = clusters[0].begin_to_move(&name, NEW);
+    let many = names.iter().step_by(3);
+    many.for_each(|name| moving.key(name));
+    let with_the_client = locks.split_off(200);
+    std::thread::scope(|scope| {
+        locks.into_iter().for_each(|lock| {
+            scope.spawn(|| drop(lock));
+        });
+        scope.spawn(|| moving.end());
+        let panics = scope.spawn(move || {
+            let _owned = (redlock, with_the_client);
+            panic!("on purpose");
+        });
+        panics.join().unwrap_err();
+    });
+    clusters[0].nothing_is_left();
+}
+
 /// The majority has carried it out before the server answers that has given the key away, and the program does nothing more.
 #[test]
 fn of_three_clusters_a_release_follows_its_key_without_another_call() {
