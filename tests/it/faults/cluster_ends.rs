@@ -176,27 +176,30 @@ fn releases_that_no_server_takes_are_given_up_together_soon_after_their_client()
 
 /// The slot has gone to a server that does not answer for a while.
 #[test]
-fn the_last_lock_behind_its_client_waits_for_the_server_that_has_its_key() {
-    let cluster = Cluster::masters(3);
-    let redlock = cluster.client_with(options().node_timeout(5 * S).connect_timeout(20 * S));
-    let name = cluster.name(0);
-    let lock = redlock.acquire(&name, LONG).unwrap();
-    drop(redlock);
-    cluster.move_slot(&name, 1);
-    let other = &cluster.nodes[1];
-    other.stop();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(S);
-            other.resume();
+fn the_last_of_a_client_and_its_lock_waits_for_the_server_that_has_the_key() {
+    for client_is_last in [false, true] {
+        let cluster = Cluster::masters(3);
+        let redlock = cluster.client_with(options().node_timeout(5 * S).connect_timeout(20 * S));
+        let name = cluster.name(0);
+        let lock = redlock.acquire(&name, LONG).unwrap();
+        let client = client_is_last.then_some(redlock);
+        cluster.move_slot(&name, 1);
+        let other = &cluster.nodes[1];
+        other.stop();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(S);
+                other.resume();
+            });
+            let began = Instant::now();
+            drop(lock);
+            drop(client);
+            // The program may end now.
+            let took = began.elapsed();
+            assert!(took >= S / 2, "{took:?}");
         });
-        let began = Instant::now();
-        drop(lock);
-        // The program may end now.
-        let took = began.elapsed();
-        assert!(took >= S / 2, "{took:?}");
-    });
-    assert!(cluster.nodes_with(&name).is_empty());
+        assert!(cluster.nodes_with(&name).is_empty(), "{client_is_last}");
+    }
 }
 
 /// The server has other slots yet, so that its connection is of use until the client ends.
