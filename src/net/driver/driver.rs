@@ -20,7 +20,9 @@
 //! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+#[cfg(feature = "cli")]
+use std::time::Duration;
+use std::time::Instant;
 
 use crate::errors::error::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};

@@ -27,6 +27,7 @@ impl Node {
     }
 
     /// Whether the node may not have carried out all its debts.
+    #[cfg(any(test, feature = "cli"))]
     pub(crate) fn is_owed(&self) -> bool {
         self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
     }
