@@ -3,10 +3,12 @@
 Where COMMAND is set, it is the path of the command `redlock`; otherwise the one beside this Python is used, if it is there.
 """
 
+import copy
 import gc
 import json
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -55,6 +57,15 @@ def of_command(nodes, *arguments):
 def enter(lock):
     with lock:
         raise AssertionError("this is not protected")
+
+
+def enter_nothing(call):
+    """The name of the error, if there is one."""
+    try:
+        call()
+        return None
+    except Error as error:
+        return type(error).__name__
 
 
 class Locks(unittest.TestCase):
@@ -140,6 +151,71 @@ class Locks(unittest.TestCase):
         lock = locks.try_lock("größe", ttl=60)
         lock.release()
         assert "released" in str(raises(Config, lambda: lock.extend(60)))
+
+    def test_of_threads_that_end_a_lock_at_once_one_does(self):
+        for _ in range(200):
+            lock, together = locks.lock("shared", ttl=60), threading.Barrier(4)
+
+            def end():
+                together.wait()
+                lock.release()
+
+            threads = [threading.Thread(target=end) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert locks.inspect("shared").state == "free"
+
+    def test_a_lock_is_not_ended_while_another_thread_is_in_a_call_with_it(self):
+        lock = locks.lock("shared", ttl=60)
+        lock.keep_alive(60)
+        library, inside, go_on, ended = lock._library, threading.Event(), threading.Event(), threading.Event()
+
+        class Slow:
+            """The library, whose `ensure` takes long."""
+
+            def __getattr__(self, name):
+                function = getattr(library, name)
+                if name != "redlock_lock_ensure":
+                    return function
+
+                def slowly(*arguments):
+                    inside.set()
+                    go_on.wait()
+                    assert not ended.is_set()
+                    return function(*arguments)
+                return slowly
+
+        lock._library = Slow()
+        results = []
+        user = threading.Thread(target=lambda: results.append(enter_nothing(lambda: lock.ensure(0))))
+        user.start()
+        inside.wait()
+
+        def end():
+            lock.release()
+            ended.set()
+
+        ender = threading.Thread(target=end)
+        ender.start()
+        assert not ended.wait(0.2)
+        go_on.set()
+        user.join()
+        ender.join()
+        assert results[0] in (None, "Config") and ended.is_set(), results
+        assert locks.inspect("shared").state == "free"
+
+    def test_neither_a_lock_nor_its_client_can_be_copied(self):
+        with locks.lock("copied", ttl=60) as lock:
+            for copied in copy.copy, copy.deepcopy, pickle.dumps:
+                for thing in lock, locks:
+                    with self.assertRaises(TypeError) as raised:
+                        copied(thing)
+                    assert "cannot be copied or pickled" in str(raised.exception), raised.exception
+            gc.collect()
+            lock.ensure(0)
+            assert locks.inspect("copied").state == "held"
 
     def test_semaphores_read_write_locks_and_several_names(self):
         with locks.semaphore("pool", 2, ttl=60) as one, locks.semaphore("pool", 2, ttl=60, wait=0) as two:

@@ -221,6 +221,9 @@ class Redlock:
         except Config:
             pass
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Redlock cannot be copied or pickled: all threads use the same one, and another process makes its own")
+
     def __del__(self) -> None:
         if self._handle is not None:
             self._silence()

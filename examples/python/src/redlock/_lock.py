@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -14,8 +15,8 @@ from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, ms
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
 
-# So long a call of this module may keep a signal handler from running.
-SLICE = 0.2
+# So long a call of this module may keep a signal handler from running, and another thread from ending the lock.
+SLICE = 0.05
 
 
 class Lock:
@@ -29,6 +30,8 @@ class Lock:
         self._client, self._library, self._name = client, library, name
         self._handle = c_void_p()
         self._process, self._entered = os.getpid(), False
+        # The threads whose calls use the handle: until they are over it must not be freed.
+        self._calls: list[int] = []
         self._callbacks: list[Any] = []
 
     @property
@@ -41,41 +44,41 @@ class Lock:
         """A secret that identifies this acquisition, for `Redlock.resume` in another process. Never log it."""
         self._held()
         buffer = create_string_buffer(TOKEN_SIZE)
-        self._library.redlock_lock_token(self._handle, buffer, TOKEN_SIZE)
+        self._call("token", buffer, TOKEN_SIZE)
         return buffer.raw
 
     @property
     def remaining(self) -> float:
         """For how many seconds it is still valid, by the local clock."""
-        return float(self._library.redlock_lock_remaining_ms(self._handle)) / 1000
+        return float(self._call("remaining_ms")) / 1000
 
     @property
     def hold_left(self) -> float:
         """For how many seconds it will still be renewed. 0: it is not kept alive."""
-        return float(self._library.redlock_lock_hold_left_ms(self._handle)) / 1000
+        return float(self._call("hold_left_ms")) / 1000
 
     @property
     def since_renewal(self) -> float:
         """How many seconds ago the last renewal that succeeded began: for a health check. Below half of the ttl with nodes that
         answer. 0: it is not kept alive."""
-        return float(self._library.redlock_lock_since_renewal_ms(self._handle)) / 1000
+        return float(self._call("since_renewal_ms")) / 1000
 
     @property
     def extensions_left(self) -> int:
         """How often `extend` can still succeed. 0 for a lock that is kept alive."""
-        return int(self._library.redlock_lock_extensions_left(self._handle))
+        return int(self._call("extensions_left"))
 
     @property
     def lost(self) -> str | None:
         """None while it is valid; otherwise why it was lost, as far as that is known."""
-        if self._library.redlock_lock_is_valid(self._handle):
+        if self._call("is_valid"):
             return None
-        return REASONS.get(self._library.redlock_lock_lost_reason(self._handle), "over")
+        return REASONS.get(self._call("lost_reason"), "over")
 
     @property
     def slot(self) -> int | None:
         """Which of the permits of a semaphore it is, from 0 on; None for other locks."""
-        slot = self._library.redlock_lock_slot(self._handle)
+        slot = self._call("slot")
         return None if slot < 0 else slot
 
     def owned(self) -> bool:
@@ -84,22 +87,22 @@ class Lock:
 
     def ensure(self, at_least: float) -> None:
         """Call it before a write that takes up to this long. Lost: it is over; TooSlow: less is left."""
-        self._library.redlock_lock_ensure(self._handle, ms(at_least))
+        self._call("ensure", ms(at_least))
 
     def extend(self, ttl: float) -> None:
         """Makes it valid for a ttl from now, if it would end earlier."""
-        self._library.redlock_lock_extend(self._handle, ms(ttl))
+        self._call("extend", ms(ttl))
 
     def fencing_token(self) -> int:
         """A number that grows from holder to holder, for a store that refuses smaller ones."""
         number = c_uint64()
-        self._library.redlock_lock_fencing_token(self._handle, byref(number))
+        self._call("fencing_token", byref(number))
         return number.value
 
     def keep_alive(self, max_hold: float, on_lost: Callable[[str], object] | None = None) -> None:
         """Renews it automatically, until this long after its acquisition. `on_lost(reason)` is called once if it is lost all
         the same, in a thread of its own: it should only pass on the news."""
-        self._library.redlock_lock_keep_alive(self._handle, ms(max_hold))
+        self._call("keep_alive", ms(max_hold))
         if on_lost is not None:
             self.on_lost(on_lost)
 
@@ -109,7 +112,7 @@ class Lock:
         # It must live for as long as the library may call it.
         self._callbacks.append(callback)
         _called_back.add(self)
-        self._library.redlock_lock_on_lost(self._handle, callback, None)
+        self._call("on_lost", callback, None)
 
     def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
         """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left, since
@@ -118,23 +121,23 @@ class Lock:
         callback = ON_EXPIRING(lambda left, _user: function(left / 1000) and None)
         self._callbacks.append(callback)
         _called_back.add(self)
-        self._library.redlock_lock_on_expiring(self._handle, ms(margin), callback, None)
+        self._call("on_expiring", ms(margin), callback, None)
 
     def mark_done(self, period: float, took: float) -> None:
         """Marks the work of this lock, which has taken `took` seconds, as done for the rest of the period that began with it: until
         then `Redlock.last_run` returns it. Call it while the lock is held. Lost: it is over."""
-        self._library.redlock_lock_mark_done(self._handle, ms(period), ms(took))
+        self._call("mark_done", ms(period), ms(took))
 
     def stop(self) -> None:
         """Ends the renewal. The lock stays valid until its deadline."""
-        self._library.redlock_lock_stop(self._handle)
+        self._call("stop")
 
     def wait_lost(self, timeout: float) -> None:
         """Waits until a lock that is kept alive is lost, then raises Lost. Returns if it is still held after `timeout`."""
         end = time.monotonic() + timeout
         while True:
             # Between two of them handlers of signals run.
-            self._library.redlock_lock_wait_lost(self._handle, ms(max(0, min(SLICE, end - time.monotonic()))))
+            self._call("wait_lost", ms(max(0, min(SLICE, end - time.monotonic()))))
             if time.monotonic() >= end:
                 return
 
@@ -164,9 +167,27 @@ class Lock:
         if not self._handle:
             raise Config("this lock was released or left before")
 
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Calls a function of the library with the handle."""
+        function, thread = getattr(self._library, f"redlock_lock_{name}"), threading.get_ident()
+        try:
+            self._calls.append(thread)
+            return function(self._handle, *arguments)
+        finally:
+            self._calls.remove(thread)
+
     def _taken(self) -> c_void_p:
-        """The handle, for a function of the library that frees it in any case: so it is forgotten first."""
-        handle, self._handle = self._handle, c_void_p()
+        """The handle, for a function of the library that frees it in any case: so it is forgotten first, and no other thread is in
+        a call with it. (A call of this thread is one that a signal handler, in which this runs, has interrupted behind its end.)"""
+        handle = c_void_p()
+        # In one line without a call, so that of several threads one gets it.
+        handle.value, self._handle.value = self._handle.value, None
+        try:
+            while any(thread != threading.get_ident() for thread in self._calls.copy()):
+                time.sleep(0.001)
+        except BaseException:  # Ctrl-C
+            self._handle.value = handle.value
+            raise
         return handle
 
     def __enter__(self) -> Lock:
@@ -198,6 +219,9 @@ class Lock:
             text = f"the lock {self._name!r} was thrown away while it was held: use `with`, or release or leak it"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         self.drop()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a lock cannot be copied or pickled: another thread uses the same one, and another process takes it over by resume()")
 
     def __repr__(self) -> str:
         return f"<redlock.Lock {self._name!r}: {f'{self.remaining:.3f} s left' if self.owned() else self.lost}>"
