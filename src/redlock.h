@@ -710,7 +710,8 @@ typedef struct redlock_event {
    right after redlock_new(): it means new connections.
    Events of a call are reported in its thread, before it returns; those of renewals and nodes in threads that do nothing
    else. So fn may be called by several threads at once. No mutex of the library is held meanwhile: fn may use these
-   functions, but must not end a handle that the event is about. A lock whose validity is over when fn returns is not
+   functions, but must not end, ask or change a handle that the event is about: inside a call with it that fails with
+   CONFIG, or returns 0, and does nothing. A lock whose validity is over when fn returns is not
    acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called.
    fn NULL: no function that was set for this client object is called from now on, and `user` may be freed: the call waits
    until no thread is in one of them. (If fn itself calls it, it does not wait.) Without that, fn and what it uses must

@@ -642,8 +642,9 @@ static void on_lost(int reason, void *user)
 typedef struct {
     counter_t count[REDLOCK_EVENT_NODE_BACK + 1];
     counter_t ending[REDLOCK_ENDING_WAS_LOST + 1];
-    counter_t reason, busy, unavailable, renewals, wrong;
+    counter_t reason, busy, unavailable, renewals, refused, wrong;
     redlock_t *redlock;
+    redlock_lock_t *lock;
 } events_t;
 
 static void on_event(const redlock_event_t *event, void *user)
@@ -663,6 +664,14 @@ static void on_event(const redlock_event_t *event, void *user)
     case REDLOCK_EVENT_EXTENDED:
     case REDLOCK_EVENT_NOT_EXTENDED:
         add(&events->renewals, event->renewal);
+        /* Its own lock is in a call, which would wait for itself. */
+        if (!event->renewal && events->lock != NULL) {
+            add(&events->wrong, redlock_lock_ensure(events->lock, 0) != REDLOCK_CONFIG);
+            add(&events->wrong, redlock_lock_remaining_ms(events->lock) != 0);
+            add(&events->wrong, redlock_lock_extend(events->lock, TTL) != REDLOCK_CONFIG);
+            add(&events->wrong, redlock_lock_release(events->lock) != REDLOCK_CONFIG);
+            add(&events->refused, 1);
+        }
         break;
     case REDLOCK_EVENT_LOST:
         add(&events->reason, event->why);
@@ -697,7 +706,10 @@ static void events_are_told(const char *const *urls)
     OK(redlock_connect(redlock));
     OK(redlock_acquire(redlock, "event", 5, TTL, &lock));
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "event", 5, TTL, &other));
+    events.lock = lock;
     OK(redlock_lock_extend(lock, TTL));
+    CHECK(add(&events.refused, 0) == 1 && redlock_lock_remaining_ms(lock) > 0);
+    events.lock = NULL;
     OK(redlock_lock_release(lock));
     OK(redlock_acquire(redlock, "event", 5, 3000, &lock));
     OK(redlock_lock_keep_alive(lock, 3500));

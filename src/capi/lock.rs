@@ -1,8 +1,9 @@
 //! `redlock_lock_t`: asking, extending, ending.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit, replace};
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -54,11 +55,16 @@ impl Handle {
         }
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
-    /// which may run inside a call that holds it. The lock is lost for both.
+    /// which may run inside a call that holds it. The lock is lost for both. Fails, too, in a function for events that
+    /// runs inside a call of this thread: that call holds `held`.
     fn check(&self) -> Result<(), Failure> {
         let failure = match self.is_ours() {
-            true => self.called_back(),
+            true => self.in_call().or_else(|| self.called_back()),
             false => Some(self.lost(LostReason::OtherProcess)),
         };
         failure.map_or(Ok(()), Err)
@@ -77,31 +83,75 @@ impl Handle {
         self.process == std::process::id()
     }
 
+    /// The failure of a call inside another call of this thread with this lock.
+    fn in_call(&self) -> Option<Failure> {
+        let used = USED.try_with(|used| used.borrow().contains(&self.address()));
+        let text = "a function for redlock_set_observer() must not use the lock of its event";
+        used.unwrap_or(false).then(|| Failure::config(text))
+    }
+
     /// The failure of a call in a callback of this lock.
     fn called_back(&self) -> Option<Failure> {
-        let reason = callback::is_running(std::ptr::from_ref(self).addr())?;
+        let reason = callback::is_running(self.address())?;
         let failure = reason.map(|reason| self.lost(reason));
         Some(failure.unwrap_or_else(|| {
             Failure::config("a function for redlock_lock_on_expiring() must not use its lock")
         }))
     }
 
-    pub(super) fn read(&self) -> Result<log::Guard<RwLockReadGuard<'_, Held>>, Failure> {
+    pub(super) fn read(&self) -> Result<Use<RwLockReadGuard<'_, Held>>, Failure> {
         self.check()?;
         let take = || self.held.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(log::Guard::new(take))
+        Ok(Use::new(self.address(), take))
     }
 
-    pub(super) fn change(&self) -> Result<log::Guard<RwLockWriteGuard<'_, Held>>, Failure> {
+    pub(super) fn change(&self) -> Result<Use<RwLockWriteGuard<'_, Held>>, Failure> {
         self.check()?;
         let take = || self.held.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(log::Guard::new(take))
+        Ok(Use::new(self.address(), take))
     }
 
     /// Takes the callbacks that are registered so far. Call this while `held` cannot change: callbacks that are
     /// registered later belong to what is held then.
     pub(super) fn take_callbacks(&self) -> Vec<Arc<Callback>> {
         std::mem::take(&mut *lock(&self.callbacks))
+    }
+}
+
+thread_local! {
+    /// The locks that calls of this thread use, by their addresses.
+    static USED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call's use of what a lock holds.
+pub(super) struct Use<G>(log::Guard<G>);
+
+impl<G> Use<G> {
+    fn new(address: usize, take: impl FnOnce() -> G) -> Use<G> {
+        let guard = log::Guard::new(take);
+        let _ = USED.try_with(|used| used.borrow_mut().push(address));
+        Use(guard)
+    }
+}
+
+impl<G> Drop for Use<G> {
+    fn drop(&mut self) {
+        // Before the messages that were held back are passed on: their function may use the lock.
+        let _ = USED.try_with(|used| used.borrow_mut().pop());
+    }
+}
+
+impl<G: Deref> Deref for Use<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.0
+    }
+}
+
+impl<G: DerefMut> DerefMut for Use<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.0
     }
 }
 
@@ -328,7 +378,7 @@ unsafe fn end(
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
-    if let Some(failure) = handle.called_back() {
+    if let Some(failure) = handle.in_call().or_else(|| handle.called_back()) {
         return Err(failure);
     }
     let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
