@@ -269,7 +269,7 @@ impl Cluster {
         if said.names_any() {
             let words = each.iter().map(|(server, word)| match word {
                 Ok(master) => format!("{server} names {master}"),
-                Err(Unknown::Name) => format!("{server} knows none"),
+                Err(Unknown::Name | Unknown::Again) => format!("{server} knows none"),
                 Err(Unknown::Failed(cause)) => format!("{server}: {}", cause.without_advice()),
             });
             let words = words.collect::<Vec<_>>().join("; ");

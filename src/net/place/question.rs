@@ -1,5 +1,6 @@
 //! One question to one server of a directory, and what the answers of all mean together.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
@@ -31,6 +32,8 @@ pub(crate) type Answer = Result<ConnectionAddr, Unknown>;
 pub(crate) enum Unknown {
     /// The server has no master for that name or slot.
     Name,
+    /// Another one of the servers, under another name.
+    Again,
     Failed(Cause),
 }
 
@@ -101,7 +104,7 @@ impl Opinions {
             Ok(addr) => Word::Names(addr),
             Err(why) => {
                 let word = match &why {
-                    Unknown::Name => Word::NamesNone,
+                    Unknown::Name | Unknown::Again => Word::NamesNone,
                     Unknown::Failed(cause) if cause.is_silence() => Word::Silent,
                     Unknown::Failed(_) => Word::Unknown,
                 };
@@ -187,6 +190,17 @@ pub(crate) struct Turn<'a> {
 
 /// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
 type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
+
+/// The reply to one command, over a separate connection to the server at this address of the name, by that time.
+pub(crate) fn ask_address(
+    peer: &Peer,
+    address: Option<&SocketAddr>,
+    command: &[&[u8]],
+    time: (Instant, Duration),
+) -> Result<Reply, Cause> {
+    let opened = Connection::open_address(peer, address, time)?;
+    answer(opened, command, time, &mut |reader, _| reader.next())
+}
 
 /// The reply to one command, over a separate connection.
 pub(crate) fn ask(peer: &Peer, command: &[&[u8]], turn: &Turn<'_>) -> Result<Reply, Cause> {

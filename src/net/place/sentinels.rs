@@ -1,8 +1,10 @@
 //! The sentinels of a set, and what they report of its master.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
@@ -13,7 +15,10 @@ use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::given::Given;
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
+use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::answers::{Word, word_of_name};
 use crate::protocol::node::directory::Times;
 use crate::protocol::node::questions::Heard;
 use crate::settings::url;
@@ -27,8 +32,16 @@ pub(crate) struct Sentinels {
     given: Arc<Given>,
     pub(crate) name: String,
     all: Vec<Peer>,
-    /// An answer is the master's address. `None`: the sentinel has no master of that name.
-    asker: Arc<Asker<Option<ConnectionAddr>>>,
+    asker: Arc<Asker<Named>>,
+}
+
+/// The answer of a sentinel, or of several behind one name.
+#[derive(Clone)]
+struct Named {
+    /// The master's address. `None`: the sentinel has no master of that name.
+    master: Option<ConnectionAddr>,
+    /// The addresses that have answered.
+    by: Vec<Option<SocketAddr>>,
 }
 
 impl Sentinels {
@@ -55,8 +68,9 @@ impl Sentinels {
         };
         let sentinels = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| sentinels.ask(peer, turn);
-        let read = |named: &Option<ConnectionAddr>, _| named.clone().ok_or(Unknown::Name);
-        let weigh = |heard: &[Heard<'_, Told<Option<ConnectionAddr>>>]| {
+        let weigh = |heard: &[Heard<'_, Told<Named>>]| {
+            let seen = RefCell::new(Vec::new());
+            let read = |named: &Named, _| read(named, &mut seen.borrow_mut());
             Opinions::of((&self.all, 0), (now, time), heard, read)
         };
         let is_enough = Opinions::is_certain;
@@ -64,10 +78,68 @@ impl Sentinels {
             .ask_all(&self.all, patience, ask, weigh, is_enough)
     }
 
-    /// The master's address, as one of the sentinels reports it.
-    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<Option<ConnectionAddr>> {
-        let question = b"GET-MASTER-ADDR-BY-NAME";
-        let Some(words) = tell(sentinel, question, &self.name, turn)? else {
+    /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: then most of
+    /// them decide.
+    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<Named> {
+        let addresses = addresses(sentinel.addr())?;
+        (turn.begins)()?;
+        let is_v6 = |address: &Option<SocketAddr>| address.is_some_and(|one| one.is_ipv6());
+        let mut words: Vec<_> = addresses
+            .iter()
+            .map(|one| (is_v6(one), Word::Unknown))
+            .collect();
+        // Family by family.
+        let mut order: Vec<usize> = (0..words.len()).collect();
+        order.sort_by_key(|at| {
+            words.first().map(|(first, _)| *first) != words.get(*at).map(|(of, _)| *of)
+        });
+        let (mut by, mut failed, mut left) = (Vec::new(), Vec::new(), addresses.len());
+        for at in order {
+            let (Some(address), Some((_, word))) = (addresses.get(at), words.get_mut(at)) else {
+                continue;
+            };
+            let now = clock::instant();
+            let rest = turn.until.saturating_duration_since(now);
+            let share = rest / u32::try_from(left).unwrap_or(u32::MAX);
+            left = left.saturating_sub(1);
+            *word = match self.ask_address(sentinel, address.as_ref(), (now + share, share)) {
+                Ok(master) => {
+                    by.push(*address);
+                    master.map_or(Word::NamesNone, Word::Names)
+                }
+                Err(cause) => {
+                    let silent = cause.is_silence();
+                    failed.push((*address, cause));
+                    if silent { Word::Silent } else { Word::Unknown }
+                }
+            };
+            if let Word::Names(master) = word_of_name(&words, now) {
+                let master = Some(master);
+                return Ok(Named { master, by });
+            }
+        }
+        let differ = || Cause::Garbage("different masters at the addresses of its name".into());
+        let names_any = words.iter().any(|(_, word)| matches!(word, Word::Names(_)));
+        match word_of_name(&words, clock::instant()) {
+            Word::NamesNone => Ok(Named { master: None, by }),
+            _ if names_any => Err(differ()),
+            _ => Err(of_addresses(failed)),
+        }
+    }
+
+    /// The master's address, as the sentinel at this address reports it.
+    fn ask_address(
+        &self,
+        sentinel: &Peer,
+        address: Option<&SocketAddr>,
+        time: (Instant, Duration),
+    ) -> Told<Option<ConnectionAddr>> {
+        let command: &[&[u8]] = &[
+            b"SENTINEL",
+            b"GET-MASTER-ADDR-BY-NAME",
+            self.name.as_bytes(),
+        ];
+        let Some(words) = words(question::ask_address(sentinel, address, command, time)?)? else {
             return Ok(None);
         };
         match endpoint(&words) {
@@ -116,6 +188,7 @@ impl Sentinels {
         let why = each.iter().map(|(sentinel, word)| match word {
             Ok(master) => format!("{sentinel} names {master}"),
             Err(Unknown::Name) => format!("{sentinel} does not know it"),
+            Err(Unknown::Again) => format!("{sentinel} is another name of one of these"),
             Err(Unknown::Failed(cause)) => {
                 is_final &= cause.is_final();
                 format!("{sentinel}: {}", refusal(cause))
@@ -127,6 +200,27 @@ impl Sentinels {
             false => "no sentinel names the master",
         };
         Cause::NoMaster(format!("{few} {name:?}: {why}"), is_final)
+    }
+}
+
+/// The opinion of a sentinel. One that was heard before, under another name, has none.
+fn read(named: &Named, seen: &mut Vec<Option<SocketAddr>>) -> Result<ConnectionAddr, Unknown> {
+    let again = named.by.iter().any(|one| seen.contains(one)) && !mutant(Mutant::NamesCountTwice);
+    seen.extend(&named.by);
+    match again {
+        true => Err(Unknown::Again),
+        false => named.master.clone().ok_or(Unknown::Name),
+    }
+}
+
+/// Why the sentinels behind one name do not answer, by what failed at each of its addresses.
+fn of_addresses(mut failed: Vec<(Option<SocketAddr>, Cause)>) -> Cause {
+    match failed.pop() {
+        Some((_, cause)) if failed.is_empty() => cause,
+        last => {
+            let all = failed.into_iter().chain(last);
+            Cause::of_addresses(all.filter_map(|(at, cause)| Some((at?, cause))).collect())
+        }
     }
 }
 

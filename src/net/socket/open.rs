@@ -106,6 +106,17 @@ impl Connection {
         Err(Cause::of_addresses(failed))
     }
 
+    /// Opens a connection for a question to the server at one address of a name, within the time that ends at `until`.
+    pub(crate) fn open_address(
+        info: &Peer,
+        address: Option<&SocketAddr>,
+        (until, time): (Instant, Duration),
+    ) -> Result<(Connection, Handshake), Cause> {
+        let login = info.credentials(until, time)?;
+        let how = (Purpose::Questions, (until, time));
+        Connection::open_at(info, address, login.as_ref(), how)
+    }
+
     fn open_at(
         info: &Peer,
         address: Option<&SocketAddr>,

@@ -94,6 +94,36 @@ impl<A: PartialEq> Answers<A> {
     }
 }
 
+/// The word of a name behind which there may be several servers, by the words of its addresses, in the order of the
+/// resolver; `Unknown` where one was not asked yet. The flag is the address's family: addresses of one family are different
+/// servers, of which most must name the master; those of the other family are the same servers once more, and count if none of
+/// the first one's names any.
+pub(crate) fn word_of_name<A: PartialEq + Clone>(
+    words: &[(bool, Word<A>)],
+    now: Instant,
+) -> Word<A> {
+    let first = words.first().is_some_and(|(family, _)| *family);
+    for family in [first, !first] {
+        let of = words.iter().filter(|(of, _)| *of == family);
+        let of: Vec<_> = of.map(|(_, word)| (word.clone(), now)).collect();
+        let mut named = of.iter().filter(|(word, _)| matches!(word, Word::Names(_)));
+        let Some((first, _)) = named.next() else {
+            continue;
+        };
+        return match weigh(&of, of.len()) {
+            _ if mutant(Mutant::FirstAddressSpeaks) => first.clone(),
+            Belief::Named { master, .. } => Word::Names(master.clone()),
+            Belief::Silence { .. } | Belief::Unknown => Word::Unknown,
+        };
+    }
+    let any = |which| words.iter().any(|(_, word)| *word == which);
+    match (any(Word::Unknown), any(Word::NamesNone)) {
+        (true, _) => Word::Unknown,
+        (false, true) => Word::NamesNone,
+        (false, false) => Word::Silent,
+    }
+}
+
 /// The master that these servers name, of this many in all.
 fn weigh<A: PartialEq>(words: &[(Word<A>, Instant)], all: usize) -> Belief<'_, A> {
     let is = |which: fn(&Word<A>) -> bool| words.iter().filter(move |(word, _)| which(word));
@@ -205,6 +235,61 @@ mod tests {
     #[test]
     fn a_master_is_believed_that_most_name_of_those_that_name_one_or_might() {
         assert_eq!(wrong(), Vec::<&str>::new());
+    }
+
+    /// Each address of a name, with `4` or `6` before it.
+    #[test]
+    fn behind_one_name_most_servers_name_the_master() {
+        let now = crate::values::clock::instant();
+        let wrong = || {
+            let table = [
+                ("4a", "a"),
+                ("4-", "-"),
+                ("4?", "?"),
+                ("4!", "!"),
+                ("4a4b4b", "b"),
+                ("4a4.4.", "."),
+                ("4a4a4.", "a"),
+                ("4a4-4-", "a"),
+                ("4a4b", "."),
+                ("4a4!", "."),
+                ("4-4?", "?"),
+                ("4-4!", "!"),
+                // One server with two addresses.
+                ("6a4.", "a"),
+                ("6-4a", "a"),
+                ("6!4a", "a"),
+                ("6-4-", "-"),
+                // Three servers with two each.
+                ("6a6b6b4.4.4.", "b"),
+                ("6a6b6-4a4a4a", "."),
+                ("6-6-6-4a4b4b", "b"),
+            ];
+            let is_wrong = |(words, expected): &(&str, &str)| {
+                let each = words.as_bytes().chunks(2).map(|pair| {
+                    let word = match char::from(pair[1]) {
+                        '?' => Word::NamesNone,
+                        '-' => Word::Silent,
+                        '!' | '.' => Word::Unknown,
+                        name => Word::Names(name),
+                    };
+                    (pair[0] == b'6', word)
+                });
+                let expected = match *expected {
+                    "?" => Word::NamesNone,
+                    "-" => Word::Silent,
+                    "!" | "." => Word::Unknown,
+                    name => Word::Names(name.chars().next().unwrap()),
+                };
+                word_of_name(&each.collect::<Vec<_>>(), now) != expected
+            };
+            table.into_iter().filter(is_wrong).collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(), []);
+        set_mutant(Some(Mutant::FirstAddressSpeaks));
+        let found = wrong();
+        set_mutant(None);
+        assert_ne!(found, []);
     }
 
     #[test]

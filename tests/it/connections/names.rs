@@ -5,6 +5,8 @@ use crate::support;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, LockState, Redlock};
@@ -284,6 +286,47 @@ fn a_server_behind_two_names_counts_once() {
             .unwrap();
         let refused = redlock.connect();
         assert!(refused.is_err_and(|error| error.to_string().contains("one server")));
+    });
+}
+
+/// One of them may be cut off from the others, and name the master before.
+#[test]
+fn of_the_sentinels_behind_one_name_most_decide() {
+    with_a_name("of_the_sentinels_behind_one_name_most_decide", || {
+        let masters = [Server::plain(), Server::plain()];
+        let named = masters
+            .each_ref()
+            .map(|master| Arc::new(AtomicU16::new(master.port())));
+        let sentinels = named.each_ref().map(|named| {
+            let named = named.clone();
+            Fake::new(move |words| match &*words[0] {
+                b"SENTINEL" => {
+                    let port = named.load(Ordering::Relaxed).to_string();
+                    format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
+                }
+                _ => b"-ERR unknown command\r\n".to_vec(),
+            })
+        });
+        let both = sentinels
+            .each_ref()
+            .map(|sentinel| At::Server(sentinel.port()));
+        let url = url(both).replace("redis://", "redis+sentinel://") + "/m";
+        let options = options()
+            .connect_timeout(CONNECT)
+            .restart_guard(Duration::ZERO);
+        let redlock = Redlock::new(&*url).unwrap().with_options(options).unwrap();
+        eventually("they differ", || {
+            let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+            text.contains("different masters at the addresses of its name")
+        });
+        assert_eq!(masters[0].keys(), [""; 0]);
+        named[0].store(masters[1].port(), Ordering::Relaxed);
+        eventually("they agree", || {
+            redlock
+                .try_acquire("a", TTL)
+                .is_ok_and(|lock| lock.is_some())
+        });
+        assert_eq!(masters[0].keys(), [""; 0]);
     });
 }
 

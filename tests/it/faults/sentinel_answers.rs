@@ -315,6 +315,33 @@ fn a_master_that_few_sentinels_name_is_not_used_where_the_other_one_cannot_be_re
     });
 }
 
+/// However often it is given, and under whichever name.
+#[test]
+fn a_sentinel_that_is_given_twice_has_one_vote() {
+    let (servers, fakes, _) = fakes(NODE_TIMEOUT);
+    fakes[1].say(|says| says.master = Ok(servers[1].port()));
+    let clients = ["127.0.0.1", "localhost"].map(|again| {
+        let [one, other, _] = fakes.each_ref().map(|fake| fake.port);
+        let url = format!("redis+sentinel://127.0.0.1:{one},{again}:{one},127.0.0.1:{other}/m");
+        client(&url, options().restart_guard(Duration::ZERO))
+    });
+    for redlock in &clients {
+        eventually("the error says so", || {
+            let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+            text.contains("is another name of one of these")
+        });
+    }
+    assert!(servers.iter().all(|server| server.keys().is_empty()));
+    fakes[1].say(|says| says.master = Ok(servers[0].port()));
+    for redlock in &clients {
+        eventually("it is granted where both name the same", || {
+            redlock
+                .try_acquire("a", TTL)
+                .is_ok_and(|lock| lock.is_some())
+        });
+    }
+}
+
 /// A process without a socket cannot ask, and the sentinels are not silent for that.
 #[test]
 fn a_process_with_too_many_open_files_confirms_no_master() {
