@@ -162,8 +162,8 @@
 //!   [`extend`](Lock::extend), a [`release`](Lock::release) or a [`fencing_token`](Lock::fencing_token)
 //! - dropping a lock could not write its release to a majority
 //! - [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release
-//! - a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl.
-//!   Once for each node and error code
+//! - a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl,
+//!   or once the right is given back. Once for each node and error code
 //! - the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for
 //!   the lock, extending or releasing it. Once for each node and resource, and 100 times at most
 //! - a node is away, or gives no votes, with its index and cause; and when it is back, with the number of

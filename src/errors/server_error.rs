@@ -1,6 +1,8 @@
 //! The errors with which servers and proxies refuse, and their meaning for locks. Their texts are written here and
 //! in `own_words`, by the sources of Redis 3 to 8 and Valkey 7 to 9.
 
+use crate::protocol::mutants::{Mutant, mutant};
+
 /// The meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
@@ -136,9 +138,14 @@ impl Meaning {
     }
 
     /// Whether the server may well carry out later, over the same connection, what it refused. True when in doubt: the error
-    /// of a proxy whose server is away has any words. (Without memory a server still does much for others.)
+    /// of a proxy whose server is away has any words. (Without memory a server still does much for others.) Rights are given
+    /// back without a new connection.
     pub(crate) fn passes(self) -> bool {
-        !self.is_final() && !matches!(self, WrongType | NoScript)
+        match self {
+            NotPermitted => !mutant(Mutant::RightsAreForGood),
+            WrongType | NoScript => false,
+            other => !other.is_final(),
+        }
     }
 
     /// Whether the server is a replica, which another server may have replaced by now (rule R38).
@@ -327,6 +334,8 @@ mod tests {
         }
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'.",
+            // Rights can be given back.
+            "NOPERM this user has no permissions to run the 'eval' command",
             // Proxies.
             "ERR Connection timed out",
             "upstream failure",
@@ -336,7 +345,6 @@ mod tests {
         }
         for text in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
-            "NOPERM this user has no permissions to run the 'eval' command",
             "MOVED 3999 127.0.0.1:6381",
             "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
         ] {

@@ -54,8 +54,8 @@ impl Notices {
         let Cause::Refused(text) = cause else {
             return None;
         };
-        // An error that is not known may come for as long as the lock lasts.
-        if later && Meaning::of(text) != Meaning::Other {
+        // An error that is not known, or a right that is missing, may come for as long as the lock lasts.
+        if later && !matches!(Meaning::of(text), Meaning::Other | Meaning::NotPermitted) {
             return None;
         }
         let compares =

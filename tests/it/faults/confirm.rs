@@ -198,13 +198,19 @@ enum Trouble {
     TooFewReplicas,
     /// It deletes keys, and cannot shorten a permit.
     OutOfMemory,
+    /// An operator has taken rights away from the user of the locks.
+    NoRights,
+    /// The server is a replica for a time, and its master cannot be reached.
+    Demoted,
 }
 
-const TROUBLES: [Trouble; 4] = [
+const TROUBLES: [Trouble; 6] = [
     Trouble::Busy,
     Trouble::DiskFailed,
     Trouble::TooFewReplicas,
     Trouble::OutOfMemory,
+    Trouble::NoRights,
+    Trouble::Demoted,
 ];
 
 impl Trouble {
@@ -229,6 +235,10 @@ impl Trouble {
             }
             Trouble::TooFewReplicas => set("min-replicas-to-write", "1"),
             Trouble::OutOfMemory => set("maxmemory", "1"),
+            Trouble::NoRights => drop(server.command(&[
+                "ACL", "SETUSER", "default", "-eval", "-evalsha", "-del", "-pexpire",
+            ])),
+            Trouble::Demoted => drop(server.command(&["REPLICAOF", "127.0.0.1", "1"])),
         }
     }
 
@@ -238,6 +248,8 @@ impl Trouble {
             Trouble::DiskFailed => &["CONFIG", "SET", "save", ""],
             Trouble::TooFewReplicas => &["CONFIG", "SET", "min-replicas-to-write", "0"],
             Trouble::OutOfMemory => &["CONFIG", "SET", "maxmemory", "0"],
+            Trouble::NoRights => &["ACL", "SETUSER", "default", "+@all"],
+            Trouble::Demoted => &["REPLICAOF", "NO", "ONE"],
         };
         server.command(words);
     }
@@ -273,7 +285,12 @@ fn what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_
                 one_of_each(&redlock, "left"),
             );
             std::thread::scope(|scope| {
-                let troubled = &servers[..=nodes / 2];
+                // A release ends when a majority cannot confirm it: the replies of the others are not read yet.
+                let most = match trouble {
+                    Trouble::NoRights | Trouble::Demoted => nodes,
+                    _ => nodes / 2 + 1,
+                };
+                let troubled = &servers[..most];
                 troubled
                     .iter()
                     .for_each(|server| trouble.begin(scope, server));

@@ -287,12 +287,13 @@ fn a_refused_release_whose_answer_no_call_reads_is_logged_once_for_each_node_and
             }
             assert!(!line.contains("hunter2"), "{line}");
         }
-        // Another cause; and closing reads what is left.
+        // Another cause, of whichever lock is tried first; and closing reads what is left.
         allow(&servers[1..], &["+@all", "-get"]);
         drop(take(&redlock, "another cause"));
         drop(redlock);
-        assert_eq!(refused().len(), 4, "{:?}", refused());
-        assert_eq!(lines_with("\"another cause\"").len(), 2, "{:?}", refused());
+        let lines = refused();
+        let others = lines.iter().filter(|line| !line.contains("NOPERM"));
+        assert_eq!((lines.len(), others.count()), (4, 2), "{lines:?}");
     });
 }
 

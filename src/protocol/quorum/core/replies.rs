@@ -205,16 +205,24 @@ impl<W> Core<W> {
     /// Defers a command that a server could not carry out now, and would later.
     fn defer(&mut self, at: usize, vote: &Vote, command: &Command, now: Instant) {
         let retries = command.awaited == Awaited::AsProbe;
-        if matches!(vote, Vote::Failed { later: true, .. })
-            && let Some(debt) = &command.owed
-            && !(retries && mutant(Mutant::DeferOnce))
-        {
-            let outbox = &mut self.nodes[at].outbox;
-            outbox.defer(debt.clone(), retries, &mut self.rng, now);
-            // Another node may have refused it, too, and its reply may not be read.
-            self.confirmation.refused();
-            // The thread that sends it again may be there already, and the node's worker may have to send it.
-            self.news = true;
+        let Some(debt) = &command.owed else {
+            return;
+        };
+        match vote {
+            // A user without the right to the lock has nothing there.
+            Vote::Failed { cause, .. }
+                if cause.meaning().concerns_rights() && !debt.key.sent_to.has(at) => {}
+            Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
+                let outbox = &mut self.nodes[at].outbox;
+                outbox.defer(debt.clone(), retries, &mut self.rng, now);
+                // Another node may have refused it, too, and its reply may not be read.
+                self.confirmation.refused();
+                // The thread that sends it again may be there already, and the node's worker may have to send it.
+                self.news = true;
+            }
+            // The next connection carries it out; the replies of other nodes are read, as above.
+            Vote::Sever(_) if !mutant(Mutant::DemotionIsOfOne) => self.confirmation.refused(),
+            _ => {}
         }
     }
 

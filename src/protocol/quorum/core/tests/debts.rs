@@ -87,6 +87,50 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     assert_eq!(world.core.take_owed(|_| true).len(), 0);
 }
 
+/// A world whose only node has answered a release so. `sent_to`: the nodes that may have granted the lock.
+fn released(sent_to: NodeSet, answer: &[u8]) -> World {
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    let key = key(b"a").sent_to(sent_to).lasting(ttl(10_000 * MS));
+    let op = Op::new(Action::Release(Notify::First), key);
+    world.core.submit(op, 0, world.now);
+    world.answers(answer);
+    world
+}
+
+/// Unless the user has no right to the name at all: then nothing of the lock is there.
+#[test]
+fn a_release_that_a_user_may_not_carry_out_for_now_is_sent_again() {
+    let retries = |sent_to: NodeSet| {
+        let answer =
+            b"-ERR ACL failure in script: User u has no permissions to run the 'del' command\r\n";
+        let mut world = released(sent_to, answer);
+        matches!(next_but_reads(&mut world), Next::StartConfirmer)
+    };
+    assert!(retries(NodeSet::ALL));
+    assert!(!retries(NodeSet::EMPTY));
+    set_mutant(Some(Mutant::RightsAreForGood));
+    let found = !retries(NodeSet::ALL);
+    set_mutant(None);
+    assert!(found);
+}
+
+/// The operation has ended by then, and nothing else would read them.
+#[test]
+fn a_release_that_a_replica_refuses_has_the_refusals_of_other_nodes_read() {
+    let reads = || {
+        let answer = b"-READONLY You can't write against a read only replica.\r\n";
+        let world = released(NodeSet::ALL, answer);
+        world.core.confirmation.some_are_refused()
+    };
+    assert!(reads());
+    set_mutant(Some(Mutant::DemotionIsOfOne));
+    let found = !reads();
+    set_mutant(None);
+    assert!(found);
+}
+
 #[test]
 fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
     for action in [
