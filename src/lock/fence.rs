@@ -3,9 +3,7 @@ use crate::errors::shown::{Shown, Unquoted};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
 use crate::protocol::calls::fence::{Fenced, Fencing};
-use crate::protocol::commands::companions;
 use crate::values::clock::Point;
-use crate::values::quorum::spare;
 
 impl Lock {
     /// A number for this lock that grows from holder to holder, for stores that refuse smaller numbers: the
@@ -67,16 +65,7 @@ impl Lock {
     /// Fails if too few nodes are left without the Redis Clusters, which have the counter of this name in another slot.
     fn check_counter(&self) -> Result<(), Error> {
         let nodes = self.route.driver.nodes();
-        let clusters = nodes
-            .places()
-            .iter()
-            .filter(|place| place.is_in_cluster())
-            .count();
-        if clusters <= spare(nodes.places().len()) {
-            return Ok(());
-        }
-        let is_elsewhere = |name: &&[u8]| companions::are_elsewhere(&nodes.prefix.key(name));
-        let Some(name) = self.resources().find(is_elsewhere) else {
+        let Some(name) = (self.resources()).find(|name| nodes.has_keys_elsewhere(name)) else {
             return Ok(());
         };
         Err(Error::config(format!(

@@ -1,8 +1,10 @@
 use std::time::Duration;
 
 use crate::errors::error::Error;
+use crate::errors::shown::Shown;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
+use crate::net::driver::nodes::Nodes;
 use crate::protocol::calls::done;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock::{self, Point};
@@ -20,6 +22,7 @@ impl Lock {
                         lock on several names";
             return Err(Error::config(text));
         }
+        check_mark(self.route.driver.nodes(), self.resource())?;
         let label = self.key.label.clone();
         let run = LastRun::new(clock::wall(), took, label);
         // The lease is locked for this statement alone: `lost` locks it, too.
@@ -38,6 +41,18 @@ impl Lock {
     }
 }
 
+/// Fails if too few nodes are left without the Redis Clusters, which have the mark of this name in another slot.
+pub(crate) fn check_mark(nodes: &Nodes, resource: &[u8]) -> Result<(), Error> {
+    if !nodes.has_keys_elsewhere(resource) {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "the work of the lock {} cannot be marked as done in a Redis Cluster, which has the mark in another slot: give the \
+         name a {{tag}}, as in {{shop}}:a, or no }}",
+        Shown(resource)
+    )))
+}
+
 impl KeptLock {
     /// Marks the work of this lock as done, for the rest of the `period` that began when the work did: it has taken
     /// `took`. Until then [`Redlock::last_run`](crate::Redlock::last_run) returns it. The lock is still held. Call it if
@@ -47,7 +62,8 @@ impl KeptLock {
     ///
     /// - [`Error::Lost`]: the validity is over, or too few nodes hold the lock for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. Try again.
-    /// - [`Error::Config`]: the lock is not a plain one.
+    /// - [`Error::Config`]: the lock is not a plain one; or the nodes are a Redis Cluster, and the name has a `}` and no
+    ///   [tag](crate::guide::deployments#what-to-set-in-a-cluster).
     pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
         self.lock().mark_done(period, took)
     }

@@ -278,7 +278,12 @@ impl Redlock {
 
     /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        self.family.base.driver.nodes().timeouts
+        self.nodes().timeouts
+    }
+
+    /// Those of all shards, in a forked child its parent's: for what never changes.
+    pub(crate) fn nodes(&self) -> &Nodes {
+        self.family.base.driver.nodes()
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::lock::kept_lock::KeptLock;
+use crate::lock::once::check_mark;
 use crate::lock::redlock::{Redlock, checked};
 use crate::ops::query::Query;
 use crate::protocol::calls::done;
@@ -32,7 +33,8 @@ impl Redlock {
     ///
     /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
     /// [`last_run`](Redlock::last_run), and after the work those of [`KeptLock::mark_done`] and [`KeptLock::release`]:
-    /// then it is done, and what it returned is dropped.
+    /// then it is done, and what it returned is dropped. [`Error::Config`], before anything is done, for a name that
+    /// [cannot be marked](KeptLock::mark_done).
     ///
     /// # Example
     ///
@@ -56,7 +58,8 @@ impl Redlock {
         ttl: Duration,
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        let resource = resource.as_ref();
+        let resource = &*checked(resource.as_ref())?;
+        check_mark(self.nodes(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
         let begun = Point::now();
         if self.last_run(resource)?.is_some() {
@@ -79,9 +82,11 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource; [`Error::Unavailable`] if no majority of the nodes answered.
+    /// [`Error::Config`] for an empty or too long resource, and for one that [cannot be marked](KeptLock::mark_done);
+    /// [`Error::Unavailable`] if no majority of the nodes answered.
     pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
         let resource = checked(resource.as_ref())?;
+        check_mark(self.nodes(), &resource)?;
         let key = self.options().prefix.key(&resource);
         let mark = Companion::Done.key(&key).concat();
         let answers = self.query_key(&key, move |query, asking| look(query, &mark, asking));

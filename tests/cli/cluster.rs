@@ -89,6 +89,29 @@ fn doctor_examines_all_masters_of_a_cluster() {
     assert!(report.to_string().contains(&port), "{report}");
 }
 
+#[test]
+fn a_name_that_has_no_fencing_token_and_no_mark_is_a_usage_error_that_names_it() {
+    let cluster = Cluster::masters(3);
+    let url = cluster.url();
+    let (no_token, no_mark) = ("\"a}b\" has no fencing tokens", "\"a}b\" cannot be marked");
+    for (arguments, expected) in [
+        (&["run", "--fence"][..], no_token),
+        (&["run", "--fence", "--slots", "2"], no_token),
+        (&["throttle", "--fence", "--every", "1h"], no_token),
+        (&["run", "--once-per", "1h"], no_mark),
+        (&["last"], no_mark),
+    ] {
+        let command_line = match arguments[0] {
+            "last" => [arguments, &["a}b"]].concat(),
+            _ => [arguments, &["--restart-guard", "0", "a}b", "echo", "ran"]].concat(),
+        };
+        let (code, out, err) = run(&mut command(&url, &command_line));
+        assert_eq!((code, &*out), (64, ""), "{arguments:?}: {err}");
+        assert!(err.contains(expected), "{arguments:?}: {err}");
+    }
+    cluster.nothing_is_left();
+}
+
 /// It grants no locks for a while, and a release grants none.
 #[test]
 fn a_lock_is_released_by_hand_at_a_master_that_was_just_promoted() {

@@ -64,9 +64,19 @@ pub(crate) enum End {
 /// Reports why there is no lock, and returns the exit code for that.
 pub(crate) fn failed(error: &Error) -> End {
     report(format_args!("{error}"));
-    End::Code(match error {
+    End::Code(code_of(error))
+}
+
+/// The same for a lock without a fencing token.
+pub(crate) fn no_token(error: &Error) -> End {
+    report(format_args!("no fencing token: {error}"));
+    End::Code(code_of(error))
+}
+
+fn code_of(error: &Error) -> u8 {
+    match error {
         Error::Config(_) => USAGE,
         Error::Random(_) => NO_PROCESS,
         _ => UNAVAILABLE,
-    })
+    }
 }

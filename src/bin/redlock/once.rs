@@ -23,7 +23,10 @@ pub(crate) fn done_already(
     job.once_per?;
     let last = match redlock.last_run(job.name.as_encoded_bytes()) {
         Ok(last) => last?,
-        Err(error) => return Some((failed(&error), Outcome::Unavailable)),
+        Err(error) => {
+            let end = failed(&error);
+            return Some((end, Outcome::before_start(end)));
+        }
     };
     info!(
         "\"{}\" is done: {}",

@@ -34,7 +34,7 @@ use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why};
 use crate::processes;
 use crate::signals::is_handed_on;
 use crate::terminal::Terminal;
-use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
+use crate::{End, LOST, NO_PROCESS, environment, failed, no_token, report};
 
 const SELF: &str = "/proc/self/exe";
 
@@ -86,10 +86,7 @@ fn locked(
         return Ok(ended);
     }
     let fence = job.fence.then(|| kept.fencing_token()).transpose();
-    let fence = fence.map_err(|error| {
-        report(format_args!("no fencing token: {error}"));
-        End::Code(UNAVAILABLE)
-    })?;
+    let fence = fence.map_err(|error| no_token(&error))?;
     let run = Run::start(job, kept, fence, &signals);
     let run = run.map_err(|error| no_process("a process", &error))?;
     counted.command_begins();

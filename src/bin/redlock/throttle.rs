@@ -8,7 +8,7 @@ use redlock_sync::Redlock;
 use crate::arguments::Throttle;
 use crate::busy::say_too_soon;
 use crate::target::Target;
-use crate::{End, UNAVAILABLE, environment, exec, failed, report};
+use crate::{End, environment, exec, failed, no_token};
 
 /// Runs COMMAND in place of this process: no process stays to watch over it.
 pub(crate) fn throttle(
@@ -31,10 +31,7 @@ pub(crate) fn throttle(
     let fence = match given.fence.then(|| lock.fencing_token()).transpose() {
         Ok(fence) => fence,
         // The event has not happened, so it may.
-        Err(error) => {
-            report(format_args!("no fencing token: {error}"));
-            return End::Code(UNAVAILABLE);
-        }
+        Err(error) => return no_token(&error),
     };
     let slot = lock.slot();
     // Each end is the same for the next caller; the nodes note that nothing is under way.

@@ -21,6 +21,7 @@ use crate::net::place::ask_each::AbandonedThreads;
 use crate::net::place::directory::Place;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
+use crate::protocol::commands::companions;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::event::NodeEvent;
@@ -34,7 +35,7 @@ use crate::settings::options::Options;
 use crate::settings::tls::Tls;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Ttl};
+use crate::values::quorum::{NodeSet, Ttl, spare};
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
@@ -180,6 +181,14 @@ impl Nodes {
 
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
+    }
+
+    /// Whether too few nodes are left for a majority without the Redis Clusters, which have the keys beside this lock in
+    /// another slot than its own.
+    pub(crate) fn has_keys_elsewhere(&self, resource: &[u8]) -> bool {
+        let clusters = self.places.iter().filter(|place| place.is_in_cluster());
+        clusters.count() > spare(self.places.len())
+            && companions::are_elsewhere(&self.prefix.key(resource))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, DriverState> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use super::support::clusters::Cluster;
 use super::support::{Server, TempDir, pristine, urls};
 use super::{libraries, python_passes, said};
 
@@ -112,4 +113,43 @@ fn events_errors_and_hand_overs_in_python() {
 #[test]
 fn unit_tests_in_python_use_nodes_for_tests() {
     passes("test_nodes.py", |_| false);
+}
+
+/// And in C, whose functions these are.
+#[test]
+fn a_name_that_can_never_have_a_token_or_a_mark_in_a_cluster_is_config_in_python() {
+    let cluster = Cluster::masters(3);
+    let script = r#"
+import sys
+from redlock import Config, Redlock
+
+def refused(call):
+    try:
+        call()
+    except Config as error:
+        print(error)
+    else:
+        sys.exit("no error")
+
+locks = Redlock(sys.argv[1], restart_guard=0, node_timeout=5)
+name, ttl = "a}b", 60
+for take in [
+    lambda: locks.lock(name, ttl),
+    lambda: locks.semaphore(name, 3, ttl),
+    lambda: locks.read_lock(name, ttl),
+    lambda: locks.write_lock(name, ttl),
+    lambda: locks.several([name], ttl),
+]:
+    with take() as lock:
+        refused(lock.fencing_token)
+with locks.lock(name, ttl) as lock:
+    refused(lambda: lock.mark_done(3600, 1))
+refused(lambda: locks.last_run(name))
+"#;
+    let mut python = interpreter();
+    python.args(["-c", script, &cluster.url()]);
+    let texts = said(&python_passes(python, &cluster.nodes, |_| false));
+    let count = |text: &str| texts.matches(text).count();
+    assert_eq!(count("\"a}b\" has no fencing tokens"), 5, "{texts}");
+    assert_eq!(count("\"a}b\" cannot be marked as done"), 2, "{texts}");
 }

@@ -402,12 +402,56 @@ fn a_name_and_the_same_in_braces_are_two_locks() {
 fn a_name_whose_other_keys_are_in_another_slot_has_no_fencing_tokens() {
     let cluster = Cluster::masters(3);
     let redlock = cluster.client();
-    let lock = take(&redlock, "a}b");
-    let text = config(lock.fencing_token());
-    assert!(text.contains("\"a}b\" has no fencing tokens"), "{text}");
-    lock.release().unwrap();
+    let fair = cluster.client_with(options().node_timeout(5 * S).fair(true));
+    let kinds = [
+        redlock.semaphore("a}b", 3).unwrap(),
+        redlock.read_lock("a}b").unwrap(),
+        redlock.write_lock("a}b").unwrap(),
+        redlock.several(["a}b"]).unwrap(),
+    ];
+    // Each is released behind its question.
+    let refused = |lock: Lock| config(lock.fencing_token());
+    let mut texts: Vec<String> = Vec::new();
+    for redlock in [&redlock, &fair] {
+        texts.push(refused(redlock.acquire("a}b", TTL).unwrap()));
+    }
+    for kind in &kinds {
+        texts.push(refused(kind.acquire(TTL).unwrap()));
+    }
+    let kept = take(&redlock, "a}b").keep_alive(TTL).unwrap();
+    texts.push(config(kept.fencing_token()));
+    kept.release().unwrap();
+    let entered = redlock.reentrant().acquire("a}b", TTL).unwrap();
+    texts.push(config(entered.fencing_token()));
+    entered.release().unwrap();
+    for text in texts {
+        assert!(text.contains("\"a}b\" has no fencing tokens"), "{text}");
+    }
     let lock = take(&redlock, "a{b}c");
     assert!(lock.fencing_token().unwrap() > 0);
+}
+
+#[test]
+fn work_whose_mark_is_in_another_slot_is_refused_before_it_is_done() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client();
+    let hour = Duration::from_secs(3600);
+    let once = redlock.once_per("a}b", hour, TTL, |_| -> Result<(), Error> {
+        panic!("it is done")
+    });
+    let lock = take(&redlock, "a}b");
+    let marked = lock.mark_done(hour, S);
+    for text in [
+        config(once),
+        config(marked),
+        config(redlock.last_run("a}b")),
+    ] {
+        assert!(text.contains("\"a}b\" cannot be marked as done"), "{text}");
+    }
+    lock.release().unwrap();
+    let done = redlock.once_per("a{b}c", hour, TTL, |_| Ok::<_, Error>(7));
+    assert_eq!(done.unwrap(), Some(7));
+    assert!(redlock.last_run("a{b}c").unwrap().is_some());
 }
 
 #[test]
