@@ -56,7 +56,7 @@ impl Redlock {
         let looked = answers
             .iter()
             .filter_map(|(_, answer)| answer.as_ref().ok());
-        let waiters = looked.filter_map(|(_, waiters)| *waiters);
+        let waiters = looked.filter_map(|looked| looked.waiters);
         let waiters = waiters.reduce(Waiters::and);
         let nodes = answers.into_iter().enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, &place, answer));
@@ -67,12 +67,19 @@ impl Redlock {
     }
 }
 
-/// The answer of a node: the state of the lock, and the processes that wait for it.
-type Looked = Result<(NodeState, Option<Waiters>), Cause>;
+/// The answer of a node.
+struct Looked {
+    state: NodeState,
+    /// The processes that wait for the lock.
+    waiters: Option<Waiters>,
+    /// Milliseconds that the node's clock is ahead of ours.
+    clock: Option<i64>,
+}
 
-fn inspected(node: usize, place: &Place, answer: Looked) -> (String, NodeState) {
+fn inspected(node: usize, place: &Place, answer: Result<Looked, Cause>) -> Inspected {
     let address = place.shown().to_string();
-    let state = answer.map(|(state, _)| state).unwrap_or_else(|cause| {
+    let clock = answer.as_ref().ok().and_then(|looked| looked.clock);
+    let state = answer.map(|looked| looked.state).unwrap_or_else(|cause| {
         let error = NodeError {
             node,
             address: address.as_str().into(),
@@ -80,12 +87,31 @@ fn inspected(node: usize, place: &Place, answer: Looked) -> (String, NodeState) 
         };
         NodeState::Failed(NodeErrors::new(vec![error], None))
     });
-    (address, state)
+    Inspected {
+        address,
+        state,
+        clock,
+    }
+}
+
+fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
+    let (state, waiters) = look_at_lock(query, key, asking)?;
+    // Only people want that.
+    let clock = query.clock_offset().ok().flatten();
+    Ok(Looked {
+        state,
+        waiters,
+        clock,
+    })
 }
 
 /// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is on its
 /// way to the node.
-fn look(query: &mut Query, key: &[u8], asking: bool) -> Looked {
+fn look_at_lock(
+    query: &mut Query,
+    key: &[u8],
+    asking: bool,
+) -> Result<(NodeState, Option<Waiters>), Cause> {
     let queue = Waiters::key(key);
     let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
     let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;
@@ -203,14 +229,21 @@ pub(crate) fn member(bulk: &[u8]) -> Option<(Option<Holder>, Duration)> {
 /// The result of [`Redlock::inspect`].
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    nodes: Vec<(String, NodeState)>,
+    nodes: Vec<Inspected>,
     waiters: Option<Waiters>,
+}
+
+#[derive(Clone, Debug)]
+struct Inspected {
+    address: String,
+    state: NodeState,
+    clock: Option<i64>,
 }
 
 impl Inspection {
     /// The state of the lock, by the answers of all nodes together.
     pub fn state(&self) -> LockState {
-        let states: Vec<&NodeState> = self.nodes.iter().map(|(_, state)| state).collect();
+        let states: Vec<&NodeState> = self.nodes.iter().map(|node| &node.state).collect();
         decide(&states)
     }
 
@@ -228,7 +261,14 @@ impl Inspection {
     /// The nodes, in the order of [`Redlock::new`]: index, address, answer.
     pub fn nodes(&self) -> impl Iterator<Item = (usize, &str, &NodeState)> {
         let nodes = self.nodes.iter().enumerate();
-        nodes.map(|(node, (address, state))| (node, &**address, state))
+        nodes.map(|(at, node)| (at, &*node.address, &node.state))
+    }
+
+    /// How far the clock of a node, which has this index, is ahead of this machine's, in milliseconds; negative: behind.
+    /// `None`: the node does not report it. A clock that was [set
+    /// forward](crate::guide::guarantees#a-nodes-clock-that-is-set-forward) has ended locks early.
+    pub fn clock_offset_ms(&self, node: usize) -> Option<i64> {
+        self.nodes.get(node)?.clock
     }
 }
 

@@ -1,6 +1,6 @@
 //! The questions of a check to one node.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::refuses_companions;
@@ -15,7 +15,7 @@ use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::look::{self, FLUSHED, Look};
 use crate::protocol::node::witness::{self, was_flushed};
-use crate::values::clock::{self, Point};
+use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::Ttl;
 
@@ -52,7 +52,7 @@ pub(crate) fn ask(
     };
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
-    let clock = clock_offset(query)?;
+    let clock = query.clock_offset()?;
     Ok(NodeReport {
         place: query.ip().map_or(Location::Unknown, Location::Ip),
         info: match info {
@@ -223,23 +223,6 @@ fn try_keys_beside(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause
         Reply::Error(text) if refuses_companions(&text) => Some(Cause::refused(&text)),
         _ => None,
     })
-}
-
-/// Milliseconds that the node's clock is ahead of ours, as far as that can be measured from here.
-fn clock_offset(query: &mut Query) -> Result<Option<i64>, Cause> {
-    let mut bytes = Vec::new();
-    resp::pack(&mut bytes, &[&[b"TIME"]], None);
-    let sent = Point::now();
-    let [reply] = query.ask(&bytes)?;
-    let took = clock::instant().saturating_duration_since(sent.mono);
-    let theirs = reply.time_of_day();
-    Ok(theirs.map(|theirs| ahead(theirs, sent.wall + took / 2)))
-}
-
-fn ahead(theirs: Duration, ours: SystemTime) -> i64 {
-    let ours = ours.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    ms(theirs).saturating_sub(ms(ours))
 }
 
 fn pings(query: &mut Query) -> Result<Vec<Duration>, Cause> {

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::{Elsewhere, Hint};
@@ -20,7 +20,7 @@ use crate::protocol::calls::redirect::Hops;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
-use crate::values::clock;
+use crate::values::clock::{self, Point};
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
@@ -98,6 +98,16 @@ impl Query {
         Ok(replies)
     }
 
+    /// Milliseconds that the node's clock is ahead of ours, as far as that can be measured from here. `None`: it may not be
+    /// asked for.
+    pub(crate) fn clock_offset(&mut self) -> Result<Option<i64>, Cause> {
+        let sent = Point::now();
+        let [reply] = self.ask_each([&[b"TIME"]], false)?;
+        let took = clock::instant().saturating_duration_since(sent.mono);
+        let theirs = reply.time_of_day();
+        Ok(theirs.map(|theirs| ahead(theirs, sent.wall + took / 2)))
+    }
+
     /// Sends packed commands, whose replies are then read from this query.
     pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
         let sent = self.conversation.send(commands);
@@ -114,6 +124,12 @@ impl Query {
         self.failed = Some(cause);
         error
     }
+}
+
+fn ahead(theirs: Duration, ours: SystemTime) -> i64 {
+    let ours = ours.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    ms(theirs).saturating_sub(ms(ours))
 }
 
 /// The bytes as they arrive, for replies of any size and form.

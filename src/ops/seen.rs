@@ -154,6 +154,7 @@ pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
             ("address", printable(address).into()),
         ];
         fields.extend(seen.fields());
+        fields.push(("clock_offset_ms", found.clock_offset_ms(node).into()));
         fields.push(("error", seen.error.into()));
         Json::Object(fields)
     };

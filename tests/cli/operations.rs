@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use redlock_sync::{Lock, Redlock};
 use serde_json::{Value, json};
+use support::clocks::Clocks;
 use support::*;
 
 /// `redlock`, patient with a busy machine.
@@ -136,6 +137,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     ];
     let of_one = [
         "address",
+        "clock_offset_ms",
         "error",
         "has_left",
         "held_s",
@@ -915,6 +917,28 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
     let leaked = [all[1], all[3], all[4]].map(str::to_owned).to_vec();
     assert_eq!(found[0], (0, all.map(str::to_owned).to_vec(), vec![]));
     assert_eq!(found[1], (1, leaked, vec![]));
+}
+
+#[test]
+fn a_clock_that_differs_is_shown_beside_a_lock() {
+    let Some(clocks) = Clocks::build("a_clock_that_differs_is_shown_beside_a_lock") else {
+        return;
+    };
+    let (server, clock) = clocks.server("0");
+    let servers = [server];
+    let shown = || says(&servers, &["inspect", "a"]).1;
+    assert_eq!(shown().lines().count(), 4, "{}", shown());
+    for (nanoseconds, expected) in [
+        (12_000_000_000, " ahead of this machine's"),
+        (-12_000_000_000, " behind this machine's"),
+    ] {
+        clock.set(nanoseconds);
+        let text = shown();
+        assert!(
+            text.contains("\nthe clock of node 0 (") && text.contains(expected),
+            "{text}"
+        );
+    }
 }
 
 #[test]

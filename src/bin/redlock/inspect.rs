@@ -15,6 +15,9 @@ use crate::print::{print, print_json};
 use crate::show::{held, shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};
 
+/// A clock that differs from this machine's by more milliseconds is shown.
+const CLOCK: i64 = 1000;
+
 pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     let name = given.name.as_encoded_bytes();
     let inspection = match redlock.inspect(name) {
@@ -91,6 +94,18 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
         }
     }
     text.push_str(&table(&rows));
+    for (node, address, _) in inspection.nodes() {
+        let offset = inspection.clock_offset_ms(node).unwrap_or_default();
+        if offset.saturating_abs() > CLOCK {
+            let way = if offset > 0 { "ahead of" } else { "behind" };
+            let time = human(Duration::from_millis(offset.unsigned_abs()));
+            let address = printable(address);
+            let _ = writeln!(
+                text,
+                "the clock of node {node} ({address}) is {time} {way} this machine's: one that is set forward ends locks early"
+            );
+        }
+    }
     text
 }
 

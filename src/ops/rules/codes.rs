@@ -94,8 +94,8 @@ rows! {
         "";
     Clock "clock":
         "",
-        "more than 1 s from the nodes' median",
-        "so far from ours";
+        "more than 1 s from the nodes' median; or that from ours",
+        "";
     Sentinel "sentinel":
         "",
         "one does not answer, or names another master; the quorum is more than there are",

@@ -143,10 +143,11 @@ impl Findings<'_> {
         }
         if median.saturating_abs() > CLOCK {
             let text = format!(
-                "the nodes' clocks are {} from ours: look at the clock of this machine",
+                "the nodes' clocks are {} from ours: one of them is wrong, perhaps this machine's. Let NTP slew them: a node's \
+                 clock that is set forward ends locks early",
                 seconds(median)
             );
-            self.add_for_all(Severity::Note, Code::Clock, text);
+            self.add_for_all(Severity::Warning, Code::Clock, text);
         }
     }
 

@@ -411,11 +411,14 @@ fn what_concerns_several_nodes_names_them_or_all() {
         said(node).place = Location::ThisMachine;
         said(node).clock = Some(-5000);
     }
-    let all = [(Note, None, "independence"), (Note, None, "clock")];
+    let all = [(Warning, None, "clock"), (Note, None, "independence")];
     assert_eq!(found(&nodes, RULES), all);
     said(&mut nodes[0]).place = Location::Unknown;
     said(&mut nodes[1]).place = Location::Ip(IpAddr::from([10, 0, 0, 1]));
-    assert_eq!(found(&nodes, RULES), [(Note, None, "clock")]);
+    assert_eq!(found(&nodes, RULES), [(Warning, None, "clock")]);
+    // One node alone is off.
+    said(&mut nodes[0]).clock = Some(12_000);
+    assert_eq!(found(&nodes[..1], RULES)[0], (Warning, None, "clock"));
 }
 
 #[test]

@@ -749,13 +749,18 @@ fn a_clock_that_is_off_is_named() {
         expect(Severity::Warning, "clock", &ahead.url());
         let redlock = redlock_on(vec![ahead.url()]);
         let all = [
+            (Severity::Warning, None, "clock"),
             (Severity::Note, None, "count"),
-            (Severity::Note, None, "clock"),
         ];
         assert_eq!(findings(&redlock), all);
         let report = redlock.check("probe").unwrap();
         let offset = report.nodes().next().unwrap().clock_offset_ms().unwrap();
-        assert!((4000..=6000).contains(&offset), "{offset}");
+        let inspection = redlock.inspect("probe").unwrap();
+        let seen = inspection.clock_offset_ms(0).unwrap();
+        for offset in [offset, seen] {
+            assert!((4000..=6000).contains(&offset), "{offset}");
+        }
+        assert_eq!(inspection.clock_offset_ms(1), None);
         return;
     }
     let dir = TempDir::for_programs();
