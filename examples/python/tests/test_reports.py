@@ -158,7 +158,7 @@ class Reports(unittest.TestCase):
 
     def test_a_lock_can_be_broken_that_inspect_showed(self):
         lock = locks.lock("break", ttl=600)
-        _, holder, _ = locks.inspect("break")
+        holder = locks.inspect("break").holder
         self.assertTrue(locks.locked("break"))
         self.assertTrue(locks.break_lock("break", holder))
         self.assertFalse(locks.break_lock("break", holder))
@@ -168,7 +168,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(deleted.exception.reason, "deleted")
         # A lock keeps the reason that was found first.
         lock = locks.lock("break", ttl=600)
-        _, holder, _ = locks.inspect("break")
+        holder = locks.inspect("break").holder
         self.assertTrue(locks.break_lock("break", holder))
         with locks.lock("break", ttl=600), self.assertRaises(Lost) as taken:
             lock.extend(600)

@@ -12,10 +12,10 @@ the header redlock.h explains what that means. A Redlock and a Lock can be used 
 other thread of Python, and handlers of signals run meanwhile: Ctrl-C ends it.
 """
 
-from ._client import OPTIONS, STATES, Inspection, LastRun, Redlock, Report
+from ._client import Inspection, LastRun, Redlock, Report
 from ._lock import Lock
-from ._report import EVENTS, Event, log_to
+from ._report import Event, log_to
 from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavailable
 
-__all__ = ["EVENTS", "OPTIONS", "STATES", "Busy", "Config", "Error", "Event", "ExtensionLimit", "Inspection", "LastRun", "Lock",
-           "Lost", "Redlock", "Report", "TooSlow", "Unavailable", "log_to"]
+__all__ = ["Busy", "Config", "Error", "Event", "ExtensionLimit", "Inspection", "LastRun", "Lock", "Lost", "Redlock", "Report",
+           "TooSlow", "Unavailable", "log_to"]

@@ -6,7 +6,8 @@ import json
 import math
 import weakref
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
-from typing import Any, Callable, Iterable, NamedTuple, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Sequence
 
 from . import _waiting
 from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes
@@ -14,24 +15,23 @@ from ._lock import Lock
 from ._report import Event, observer
 from .errors import Busy, Config
 
-OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connect_timeout", "max_extensions",
-           "restart_guard", "fair"]  # the numbers from 1 on
-TEXTS = {"label": "redlock_set_label", "prefix": "redlock_set_prefix"}
-STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
+_STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
 
 
-class Inspection(NamedTuple):
+@dataclass(frozen=True)
+class Inspection:
     """Who has a lock."""
 
     state: str
-    """One of STATES."""
+    """"free", "held", "readers", "permits", "blocked" (by something else), or "unknown"."""
     holder: str
     """A fingerprint of the token, and the label; empty if there is none. Of readers and permits, a line for each."""
     remaining: float
     """How many seconds that lasts, if nothing else happens; math.inf is without an end."""
 
 
-class Report(NamedTuple):
+@dataclass(frozen=True)
+class Report:
     """Whether the nodes are fit for locks."""
 
     fit: bool
@@ -39,7 +39,8 @@ class Report(NamedTuple):
     """What is wrong, one finding in a line."""
 
 
-class LastRun(NamedTuple):
+@dataclass(frozen=True)
+class LastRun:
     """Work that was done within its period."""
 
     ended: float
@@ -56,30 +57,32 @@ class Redlock:
     `library`: the path of libredlock_sync.so, if neither the wheel nor the system has it.
     TLS, for rediss://: `ca` (the certificates of the CAs that are trusted, instead of the system's), `certificate` and `key`
     (which this program shows), each in PEM, and `server_name` (which all certificates must be for).
-    `options` are those of `redlock_set`, `redlock_set_label` and `redlock_set_prefix`: wait=30, node_timeout=0.5,
-    fair=True, label="web-3:4711", prefix="team:", and so on."""
+    The others are the options that redlock.h describes at `redlock_set`, `redlock_set_label` and `redlock_set_prefix`, which has
+    the defaults of those that are None."""
 
     _handle: c_void_p | None = None
 
-    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, ca: str | bytes | None = None,
-                 certificate: str | bytes | None = None, key: str | bytes | None = None, server_name: str | None = None,
-                 **options: Any) -> None:
+    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, wait: float = 10,
+                 retry_delay_min: float | None = None, retry_delay_max: float | None = None, node_timeout: float | None = None,
+                 connect_timeout: float | None = None, max_extensions: int | None = None, restart_guard: float | None = None,
+                 fair: bool = False, label: str = "", prefix: str = "", ca: str | bytes | None = None,
+                 certificate: str | bytes | None = None, key: str | bytes | None = None, server_name: str | None = None) -> None:
         self._library = load(find(library))
         handle = c_void_p()
         urls = [urls] if isinstance(urls, str) else list(urls)
         array = (c_char_p * len(urls))(*[text_bytes(f"node {at}", url) for at, url in enumerate(urls)])
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
-        self._wait = options.get("wait", 10)
+        self._wait = wait
         self._observers: list[Any] = []
-        for name, value in options.items():
-            if name in TEXTS:
-                getattr(self._library, TEXTS[name])(handle, text_bytes(f"the {name}", value))
-                continue
-            if name not in OPTIONS:
-                raise Config(f"no option {name}: there are {', '.join([*OPTIONS, *TEXTS])}")
-            number = int(value) if name in ("max_extensions", "fair") else ms(value)
-            self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
+        times = {1: wait, 2: retry_delay_min, 3: retry_delay_max, 4: node_timeout, 5: connect_timeout, 7: restart_guard}
+        numbers = {option: ms(time) for option, time in times.items() if time is not None}
+        if max_extensions is not None:
+            numbers[6] = max_extensions
+        for option, number in {**numbers, 8: int(fair)}.items():
+            self._library.redlock_set(handle, option, number)
+        self._library.redlock_set_label(handle, text_bytes("the label", label))
+        self._library.redlock_set_prefix(handle, text_bytes("the prefix", prefix))
         if not ca is certificate is key is server_name is None:
             parts = [(None, 0) if part is None else name_bytes(part) for part in (ca, certificate, key)]
             of_all = text_bytes("the server_name", server_name) if server_name is not None else None
@@ -176,7 +179,7 @@ class Redlock:
         self._library.redlock_inspect(
             self._handle, *name_bytes(name), holder, len(holder), byref(left), byref(state))
         seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
-        return Inspection(STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds)
+        return Inspection(_STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds)
 
     def inspect_json(self, name: str | bytes) -> Any:
         """The document of `redlock inspect --json`, as a dict: all holders, node by node."""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, Callable, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Callable
 
 from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, find, load
 from ._waiting import ending
 
-EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
+_EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
           8: "node back"}
 _WHYS = {2: FAILURES, 4: FAILURES, 5: REASONS, 6: ENDINGS}
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: 5}
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True)
+class Event:
     """What happened: redlock.h describes it at redlock_set_observer."""
 
     kind: str
-    """One of EVENTS."""
+    """"acquired", "not acquired", "extended", "not extended", "lost", "ended", "node away", "node back"; "other" in a later version."""
     name: str
     """The name of the lock, or the address of the node."""
     seconds: float
@@ -35,7 +37,7 @@ def observer(function: Callable[[Event], object]) -> Any:
     def call(event: Any, _user: Any) -> None:
         event = event.contents
         named = ctypes.string_at(event.resource, event.resource_len) if event.resource else event.address
-        function(Event(EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6,
+        function(Event(_EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6,
                        _WHYS.get(event.kind, {}).get(event.why, "other" if event.why else ""), event.attempts, bool(event.renewal), (event.text or b"").decode(errors="replace")))
 
     return ON_EVENT(call)
