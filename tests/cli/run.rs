@@ -773,6 +773,9 @@ fn a_wait_is_reported_with_the_holder_and_how_long_it_took() {
     lock.release().unwrap();
     said("redlock: got \"x\" after ");
     assert!(waiter.wait().unwrap().success());
+    // Nothing is waited for.
+    let (_, _, all) = fleet.output(&["run", "-v", "y", "true"]);
+    assert_eq!(all, "redlock: asking for \"y\"\nredlock: got \"y\"\n");
 }
 
 #[test]
@@ -823,6 +826,32 @@ fn once_per_runs_it_once_with_success_and_last_shows_that() {
         server.command(&["SET", key, "other data"]);
     });
     assert_eq!(run(&["false"]), 69);
+}
+
+/// The guide's line for a unit that systemd activates by a socket.
+#[test]
+fn sockets_and_variables_of_systemd_reach_the_command() {
+    let fleet = Fleet::new(1);
+    let unit = r#"exec 3<"$0"; export LISTEN_PID=$$; exec "$1" run x sh -c "$2""#;
+    let command =
+        r#"[ $LISTEN_PID = $$ ] || echo not ours; export LISTEN_PID=$$; exec sh -c "$SERVER""#;
+    let server = r#"[ $LISTEN_PID = $$ ] && echo $NOTIFY_SOCKET $LISTEN_FDS && cat <&3"#;
+    let dir = TempDir::new();
+    let socket = dir.path().join("socket");
+    std::fs::write(&socket, "of systemd").unwrap();
+    let mut systemd = program("sh", &fleet.nodes);
+    systemd
+        .args(["-c", unit])
+        .arg(&socket)
+        .args([REDLOCK, command]);
+    systemd.envs([
+        ("NOTIFY_SOCKET", "/run/notify"),
+        ("LISTEN_FDS", "1"),
+        ("SERVER", server),
+    ]);
+    let (status, out, err) = output(&mut systemd);
+    assert!(status.success(), "{status} {err}");
+    assert_eq!(out, "not ours\n/run/notify 1\nof systemd");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(crate) fn failed(error: &Error) -> End {
     End::Code(code_of(error))
 }
 
-/// The same for a lock without a fencing token.
+/// Reports why a lock has no fencing token, and returns the exit code for that.
 pub(crate) fn no_token(error: &Error) -> End {
     report(format_args!("no fencing token: {error}"));
     End::Code(code_of(error))

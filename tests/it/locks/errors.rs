@@ -184,6 +184,26 @@ fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_fre
     }
 }
 
+/// The holder would take another request.
+#[test]
+fn a_single_try_for_a_plain_lock_sends_one_command_and_names_no_holder() {
+    let servers = Server::several(1);
+    let labelled = connected(&servers).with_options(options().label("web-3"));
+    let lock = take(&labelled.unwrap(), "a");
+    let redlock = connected(&servers);
+    let sent = || {
+        let names = ["set", "get", "getrange", "pttl", "eval", "evalsha", "del"];
+        names.map(|name| servers[0].calls(name))
+    };
+    let before = sent();
+    let error = busy(redlock.acquire_within("a", TTL, ms(0)));
+    assert_eq!((error.holder(), error.remaining()), (None, None));
+    let mut expected = before;
+    expected[0] += 1;
+    assert_eq!(sent(), expected);
+    lock.release().unwrap();
+}
+
 #[test]
 fn a_lock_that_this_program_holds_itself_is_reported_as_its_own() {
     let servers = Server::several(3);
