@@ -1,10 +1,11 @@
 //! Nodes whose clocks are set while locks are held. Real servers, with a preload that shifts their wall clocks.
 
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::support;
 
-use redlock_sync::{Options, Redlock};
+use redlock_sync::{Event, Options, Redlock};
 use support::clocks::{Clock, Clocks};
 use support::clusters::Cluster;
 use support::*;
@@ -100,6 +101,33 @@ fn a_clock_that_is_set_forward_makes_two_holders_only_without_the_guard() {
             });
         }
     }
+}
+
+#[test]
+fn an_observer_is_told_which_clock_was_set_how_far_and_for_how_long_its_node_grants_nothing() {
+    let Some((_dir, nodes)) = nodes("an observer", 1) else {
+        return;
+    };
+    let node = &nodes[0];
+    let (sender, events) = channel();
+    let redlock = client(&[node], true).with_observer(move |event| match event {
+        Event::NodeAway { address, cause, .. } => {
+            let _ = sender.send(format!("{address}: {cause}"));
+        }
+        Event::NodeBack { address, .. } => {
+            let _ = sender.send(format!("{address} is back"));
+        }
+        _ => {}
+    });
+    take_and_release(&redlock);
+    node.set_forward(12);
+    unavailable(redlock.try_acquire("a", MAX_TTL));
+    let told = || events.recv_timeout(60 * S).unwrap();
+    let (text, address) = (told(), format!("127.0.0.1:{}", node.server.port()));
+    assert!(text.starts_with(&address) && text_of_step(&text), "{text}");
+    assert!(text.contains(" by 12 s") && text.contains(" for 4 s"), "{text}");
+    eventually("it grants again", || redlock.try_acquire("a", S).is_ok());
+    assert_eq!(told(), format!("{address} is back"));
 }
 
 /// Kleppmann's example: the first lock lies on a bare majority, and the clock of one of its nodes is set.
