@@ -125,7 +125,10 @@ fn an_observer_is_told_which_clock_was_set_how_far_and_for_how_long_its_node_gra
     let told = || events.recv_timeout(60 * S).unwrap();
     let (text, address) = (told(), format!("127.0.0.1:{}", node.server.port()));
     assert!(text.starts_with(&address) && text_of_step(&text), "{text}");
-    assert!(text.contains(" by 12 s") && text.contains(" for 4 s"), "{text}");
+    assert!(
+        text.contains(" by 12 s") && text.contains(" for 4 s"),
+        "{text}"
+    );
     eventually("it grants again", || redlock.try_acquire("a", S).is_ok());
     assert_eq!(told(), format!("{address} is back"));
 }
