@@ -422,6 +422,26 @@ fn what_concerns_several_nodes_names_them_or_all() {
 }
 
 #[test]
+fn keys_in_another_slot_are_no_matter_of_rights() {
+    for (error, expected) in [
+        (
+            "NOPERM No permissions to access a key",
+            "with the key pattern ~",
+        ),
+        (
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "give the name a {tag}",
+        ),
+    ] {
+        let mut nodes = good(3);
+        said(&mut nodes[1]).beside = Some(Cause::refused(error));
+        let findings = judge(&nodes, RULES);
+        let text = findings[0].to_string();
+        assert!(findings.len() == 1 && text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn the_worst_comes_first() {
     let mut nodes = good(4);
     set(&mut nodes[0], "uptime_in_seconds", "1");

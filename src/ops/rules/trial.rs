@@ -96,13 +96,21 @@ impl<'a> Findings<'a> {
             prefix => Some(prefix.as_bytes()),
         };
         let prefix = prefix.filter(|prefix| prefix.len() < name.len());
+        let advice = match refused {
+            Cause::Refused(text) if Meaning::of(text) == Meaning::OtherSlot => {
+                "give the name a {tag}, as in {shop}:a, or no }".to_owned()
+            }
+            _ => format!(
+                "permit them, with the key pattern ~{}{}*",
+                open.escape_ascii(),
+                prefix.unwrap_or_default().escape_ascii(),
+            ),
+        };
         let text = format!(
-            "this user may not use the keys beside a lock, such as \"{}\" ({}), so releases notify no waiter there, and it \
-             counts no fencing tokens: permit them, with the key pattern ~{}{}*",
+            "the keys beside a lock, such as \"{}\", are refused ({}), so releases notify no waiter there, and it counts no \
+             fencing tokens: {advice}",
             [open, name, end].concat().escape_ascii(),
             refused.without_advice(),
-            open.escape_ascii(),
-            prefix.unwrap_or_default().escape_ascii(),
         );
         self.add(Severity::Note, node, Code::Rights, text);
     }
