@@ -653,15 +653,16 @@ pub fn waiter<'scope, T: Send + 'scope>(
         sender.send(unsafe { libc::gettid() }).unwrap();
         work()
     });
-    let stat = format!("/proc/self/task/{}/stat", receiver.recv().unwrap());
-    let sleeps = || {
+    let call = format!("/proc/self/task/{}/syscall", receiver.recv().unwrap());
+    // Parked, and not waiting for a reply. (The file has "running" where the thread is, and may be missing in a kernel.)
+    let futex = libc::SYS_futex.to_string();
+    let is_parked = || {
         std::thread::sleep(ms(2));
-        let text = std::fs::read_to_string(&stat).unwrap_or_default();
-        let state = text.rsplit(')').next();
-        state.is_some_and(|state| state.trim_start().starts_with('S'))
+        let text = std::fs::read_to_string(&call).unwrap_or_else(|_| futex.clone());
+        text.split(' ').next() == Some(&futex)
     };
-    // What it may do before takes less than a millisecond.
-    eventually("it waits", || (0..3).all(|_| sleeps()));
+    // A mutex that it may wait for before is free within less.
+    eventually("it waits", || (0..3).all(|_| is_parked()));
     thread
 }
 
