@@ -81,28 +81,24 @@ impl Sentinels {
     /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: then most of
     /// them decide.
     fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<Named> {
-        let addresses = addresses(sentinel.addr())?;
+        let mut addresses = addresses(sentinel.addr())?;
         (turn.begins)()?;
         let is_v6 = |address: &Option<SocketAddr>| address.is_some_and(|one| one.is_ipv6());
-        let mut words: Vec<_> = addresses
-            .iter()
-            .map(|one| (is_v6(one), Word::Unknown))
-            .collect();
+        let first = addresses.first().is_some_and(is_v6);
         // Family by family.
-        let mut order: Vec<usize> = (0..words.len()).collect();
-        order.sort_by_key(|at| {
-            words.first().map(|(first, _)| *first) != words.get(*at).map(|(of, _)| *of)
-        });
-        let (mut by, mut failed, mut left) = (Vec::new(), Vec::new(), addresses.len());
-        for at in order {
-            let (Some(address), Some((_, word))) = (addresses.get(at), words.get_mut(at)) else {
-                continue;
-            };
+        addresses.sort_by_key(|one| is_v6(one) != first);
+        let unasked = addresses.iter().map(|one| (is_v6(one), Word::Unknown));
+        let mut words: Vec<_> = unasked.collect();
+        let (mut by, mut failed) = (Vec::new(), Vec::new());
+        for (at, address) in addresses.iter().enumerate() {
             let now = clock::instant();
             let rest = turn.until.saturating_duration_since(now);
-            let share = rest / u32::try_from(left).unwrap_or(u32::MAX);
-            left = left.saturating_sub(1);
-            *word = match self.ask_address(sentinel, address.as_ref(), (now + share, share)) {
+            let share = rest / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+            let told = match share.is_zero() {
+                true => Err(Cause::NotAsked),
+                false => self.ask_address(sentinel, address.as_ref(), (now + share, share)),
+            };
+            let word = match told {
                 Ok(master) => {
                     by.push(*address);
                     master.map_or(Word::NamesNone, Word::Names)
@@ -113,6 +109,9 @@ impl Sentinels {
                     if silent { Word::Silent } else { Word::Unknown }
                 }
             };
+            if let Some((_, place)) = words.get_mut(at) {
+                *place = word;
+            }
             if let Word::Names(master) = word_of_name(&words, now) {
                 let master = Some(master);
                 return Ok(Named { master, by });
@@ -326,6 +325,7 @@ pub(super) fn no_address() -> Cause {
 mod tests {
     use super::*;
     use crate::net::socket::trust::Trust;
+    use crate::protocol::mutants::set_mutant;
     use crate::protocol::node::answers::Belief;
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
@@ -349,6 +349,25 @@ mod tests {
                 "none is waited for"
             );
         }
+    }
+
+    #[test]
+    fn a_sentinel_that_answers_under_two_names_counts_once() {
+        let counts = || {
+            let mut seen = Vec::new();
+            [1, 1, 2].map(|port| {
+                let named = Named {
+                    master: Some(ConnectionAddr::Tcp("m".into(), 1)),
+                    by: vec![Some(SocketAddr::from(([127, 0, 0, 1], port)))],
+                };
+                read(&named, &mut seen).is_ok()
+            })
+        };
+        assert_eq!(counts(), [true, false, true]);
+        set_mutant(Some(Mutant::NamesCountTwice));
+        let found = counts();
+        set_mutant(None);
+        assert_eq!(found, [true; 3]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 22] = [
+const ELSEWHERE: [Mutant; 26] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -66,6 +66,10 @@ const ELSEWHERE: [Mutant; 22] = [
     Mutant::RecordEndsWithLane,
     Mutant::SitOutWithoutKeys,
     Mutant::NamedIsAnyServer,
+    Mutant::FirstAddressSpeaks,
+    Mutant::NamesCountTwice,
+    Mutant::RightsAreForGood,
+    Mutant::DemotionIsOfOne,
 ];
 
 /// The mutants that are found in the worlds of shards.
