@@ -222,7 +222,9 @@
 /// Logs. If the program's logger panics, nothing is left half done.
 macro_rules! say {
     ($level:ident, $($what:tt)+) => {{
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| log::$level!($($what)+)));
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            log::$level!(target: "redlock_sync", $($what)+)
+        }));
     }};
 }
 
