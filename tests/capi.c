@@ -751,7 +751,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     static const char *const nowhere[] = {"redis://127.0.0.1:1"};
     redlock_t *labelled = client(urls, 3);
     redlock_lock_t *lock;
-    char text[400], json[20000];
+    char text[400], held[400], json[20000];
     uint64_t left = 0;
     size_t needed;
     int state = -1, fit = -1, broken = -1;
@@ -791,6 +791,13 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
     CHECK(strstr(json, "\"has_left\":true") != NULL);
     OK(redlock_break_lock(labelled, "shown", 5, text, &broken));
+    CHECK(broken == 1);
+    /* The holder leaves between the look and the break. */
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_inspect(labelled, "shown", 5, held, sizeof held, &left, &state));
+    CHECK(strstr(held, "left") == NULL);
+    OK(redlock_lock_leak_for(lock, TTL / 2));
+    OK(redlock_break_lock(labelled, "shown", 5, held, &broken));
     CHECK(broken == 1);
     OK(redlock_set_label(labelled, NULL));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));

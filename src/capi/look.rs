@@ -199,14 +199,14 @@ extern "C" fn redlock_break_lock(
             return Err(Failure::null("holder"));
         }
         // SAFETY: not null, and the header demands a string.
-        let holder = unsafe { CStr::from_ptr(holder) };
+        let holder = unsafe { CStr::from_ptr(holder) }.to_string_lossy();
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
         let found = redlock.inspect(resource)?;
         let shown = |state: &NodeState| {
             let mut holders = state.holders().map(|(found, _)| found);
-            let same = holders.find(|found| found.to_string().as_bytes() == holder.to_bytes());
+            let same = holders.find(|found| found.is_named(&holder));
             same.cloned()
         };
         let same = found.nodes().find_map(|(_, _, state)| shown(state));

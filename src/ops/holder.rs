@@ -98,6 +98,22 @@ impl Holder {
         }
     }
 
+    /// The holder without its status, which can change.
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        Identity(self)
+    }
+
+    /// Whether a text that `Display` has written is of this holder: by fingerprint and role. Its status may have changed
+    /// since, and its label on some nodes.
+    pub(crate) fn is_named(&self, text: &str) -> bool {
+        let text = text.strip_suffix(LEFT).unwrap_or(text);
+        let behind = text.strip_prefix(&self.fingerprint().to_string());
+        let label = behind.and_then(|rest| rest.strip_suffix(&Part(self.role).to_string()));
+        label.is_some_and(|label| {
+            label.is_empty() || label.starts_with(" (") && label.ends_with(')')
+        })
+    }
+
     /// Whether it has a [read lock](crate::Redlock::read_lock), beside which there may be others.
     pub fn is_reader(&self) -> bool {
         self.role == ValueRole::Reader
@@ -115,18 +131,40 @@ impl Eq for Holder {}
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.fingerprint())?;
-        if let Some(label) = &self.label {
+        write!(f, "{}", self.identity())?;
+        match self.has_left() {
+            true => f.write_str(LEFT),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The status behind a holder that has left its lock.
+const LEFT: &str = ", left";
+
+/// `Display` is that of the holder, without its status.
+pub(crate) struct Identity<'a>(&'a Holder);
+
+impl fmt::Display for Identity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity(holder) = self;
+        write!(f, "{}", holder.fingerprint())?;
+        if let Some(label) = &holder.label {
             write!(f, " ({})", label.as_str())?;
         }
-        match self.role {
-            ValueRole::Lock => {}
-            ValueRole::Reader => f.write_str(" reading")?,
-            ValueRole::Permit(slot) => write!(f, " in slot {slot}")?,
-        }
-        match self.has_left() {
-            true => f.write_str(", left"),
-            false => Ok(()),
+        write!(f, "{}", Part(holder.role))
+    }
+}
+
+/// The holder's part, if that is not the whole lock.
+struct Part(ValueRole);
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ValueRole::Lock => Ok(()),
+            ValueRole::Reader => f.write_str(" reading"),
+            ValueRole::Permit(slot) => write!(f, " in slot {slot}"),
         }
     }
 }
@@ -149,6 +187,38 @@ pub(crate) mod tests {
             since: Since::UNKNOWN,
             label: None,
             role,
+        }
+    }
+
+    #[test]
+    fn a_holder_is_found_by_its_text_whatever_its_label_and_status_are() {
+        for role in [ValueRole::Lock, ValueRole::Reader, ValueRole::Permit(2)] {
+            let mut shown = holder(7, role);
+            for label in [None, Label::new("web-3"), Label::new("a) reading (b")] {
+                shown.label = label;
+                let text = shown.to_string();
+                for text in [text.clone(), text + ", left"] {
+                    assert!(holder(7, role).is_named(&text), "{text}");
+                    assert!(!holder(8, role).is_named(&text), "{text}");
+                    for other in [
+                        ValueRole::Lock,
+                        ValueRole::Reader,
+                        ValueRole::Permit(2),
+                        ValueRole::Permit(22),
+                    ] {
+                        assert_eq!(holder(7, other).is_named(&text), other == role, "{text}");
+                    }
+                }
+            }
+        }
+        for text in [
+            "",
+            "07070707 x",
+            "0707070707",
+            "07070707 (",
+            "07070707, left, left",
+        ] {
+            assert!(!holder(7, ValueRole::Lock).is_named(text), "{text}");
         }
     }
 

@@ -187,14 +187,17 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     let mut parts = bulk.splitn(3, |byte| *byte == b' ');
     let mut number = || str::from_utf8(parts.next()?).ok()?.parse::<i64>().ok();
     let (Some(left), Some(length), Some(value)) = (number(), number(), parts.next()) else {
-        return Err(Cause::Garbage("not what the script says".into()));
+        return Err(Cause::Garbage(
+            "unexpected reply: a lock's ttl, length and value were expected".into(),
+        ));
     };
     Ok(held(left, usize::try_from(length).ok(), value))
 }
 
 /// The state of permits or readers, by the script's reply.
 fn seen_members(items: &[Reply]) -> Result<NodeState, Cause> {
-    let garbage = || Cause::Garbage("not what the script says".into());
+    let garbage =
+        || Cause::Garbage("unexpected reply: holders, each with its ttl, were expected".into());
     let mut last = Duration::ZERO;
     let mut holders = Vec::new();
     for item in items {

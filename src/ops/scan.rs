@@ -162,7 +162,7 @@ fn scan_all(
             let now = connection.ask(&redis::cmd("DBSIZE"))?;
             if is_endless(pages, seen, now) {
                 return Err(Cause::Endless(format!(
-                    "its SCAN does not end: {seen} keys in {pages} pages, and it says that it has {now}"
+                    "its SCAN does not end: {seen} keys in {pages} pages, and DBSIZE is {now}"
                 )));
             }
             size = Some(now);
