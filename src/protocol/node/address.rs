@@ -45,16 +45,18 @@ impl Address {
 
     /// Whether the last answer is too old.
     pub(crate) fn is_unconfirmed(&self, now: Instant) -> bool {
-        self.found.as_ref().is_some_and(|found| now > found.until())
+        self.found.as_ref().is_some_and(|found| !found.counts(now))
     }
 
     /// Whether to ask the directory, if the node is in use.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let Some(FoundMaster { at, times, .. }) = self.found else {
+        let Some(found) = &self.found else {
             return false;
         };
+        let times = found.times;
         let paused = self.asked.is_none_or(|asked| now >= asked + times.pause);
-        now >= at + times.ask && paused && !self.asking && self.moved.is_none()
+        let is_old = !found.is_confirmed || now >= found.at + times.ask;
+        is_old && paused && !self.asking && self.moved.is_none()
     }
 
     /// Notes that the directory is asked now. Returns the address to ask about.
@@ -76,10 +78,11 @@ impl Address {
         let (Some(word), Some(found)) = (word, &mut self.found) else {
             return;
         };
+        let is_newest = !found.is_confirmed || word.at >= found.at;
         match word.answer {
-            Ok(()) => found.at = found.at.max(word.at),
-            Err(cause) if word.at >= found.at => self.moved = Some(cause),
-            Err(_) => {}
+            Ok(()) if is_newest => (found.at, found.is_confirmed) = (word.at, true),
+            Err(cause) if is_newest => self.moved = Some(cause),
+            Ok(()) | Err(_) => {}
         }
     }
 
@@ -138,6 +141,23 @@ mod tests {
         assert!(!address.is_due(zero + S + 99 * MS));
         assert!(address.is_due(zero + S + 100 * MS));
         assert!(address.is_unconfirmed(zero + 3 * S));
+    }
+
+    /// However early the machine was started: no time is computed that the clock cannot have.
+    #[test]
+    fn a_master_that_few_name_counts_from_the_first_confirmation_on() {
+        let zero = crate::values::clock::instant();
+        let few = FoundMaster::new("m at h:1".into(), zero, false, Times::REAL);
+        let mut address = Address::new(Some(few));
+        assert!(address.is_unconfirmed(zero) && address.is_due(zero));
+        assert!(!address.ask(zero).unwrap().is_confirmed);
+        address.answered(zero, None);
+        assert!(address.is_unconfirmed(zero) && address.is_due(zero + 100 * MS));
+        address.ask(zero + S);
+        // Another thread had asked before the master was named.
+        address.answered(zero + S, yes(zero));
+        assert!(!address.is_unconfirmed(zero + HOLDS));
+        assert!(address.is_unconfirmed(zero + HOLDS + MS));
     }
 
     /// Another thread may have asked.

@@ -46,6 +46,8 @@ pub(crate) struct FoundMaster {
     pub(crate) address: Arc<str>,
     /// When the directory was asked.
     pub(crate) at: Instant,
+    /// Whether enough servers name the master, or have confirmed it, that grants there count.
+    pub(crate) is_confirmed: bool,
     pub(crate) times: Times,
 }
 
@@ -62,19 +64,21 @@ impl FoundMaster {
     /// that is slow looks silent. If few name the master, all are asked once more, and for longer, before a grant there
     /// counts.
     pub(crate) fn new(address: Arc<str>, at: Instant, by_most: bool, times: Times) -> FoundMaster {
-        let at = match by_most || mutant(Mutant::FewOpen) {
-            true => at,
-            false => at.checked_sub(2 * times.holds).unwrap_or(at),
-        };
-        FoundMaster { address, at, times }
+        FoundMaster {
+            address,
+            at,
+            is_confirmed: by_most || mutant(Mutant::FewOpen),
+            times,
+        }
     }
 
-    /// Until when grants there count without another answer.
-    pub(crate) fn until(&self) -> Instant {
-        match mutant(Mutant::ConfirmedForLong) {
-            true => self.at + 20 * self.times.holds,
-            false => self.at + self.times.holds,
-        }
+    /// Whether grants there count without another answer.
+    pub(crate) fn counts(&self, now: Instant) -> bool {
+        let holds = match mutant(Mutant::ConfirmedForLong) {
+            true => 20 * self.times.holds,
+            false => self.times.holds,
+        };
+        self.is_confirmed && now <= self.at + holds
     }
 }
 
@@ -113,11 +117,15 @@ mod tests {
     #[test]
     fn a_master_that_few_name_counts_once_it_is_confirmed() {
         let now = crate::values::clock::instant() + 60 * S;
-        let until = |by_most| FoundMaster::new("m".into(), now, by_most, Times::REAL).until();
-        assert_eq!(until(true), now + 2 * S);
-        assert_eq!(until(false), now - 2 * S);
+        let found = |by_most| FoundMaster::new("m".into(), now, by_most, Times::REAL);
+        let counts = |found: &FoundMaster| {
+            let at = [Duration::ZERO, 2 * S, 2 * S + Duration::from_nanos(1)];
+            at.map(|later| found.counts(now + later))
+        };
+        assert_eq!(counts(&found(true)), [true, true, false]);
+        assert_eq!(counts(&found(false)), [false, false, false]);
         set_mutant(Some(Mutant::FewOpen));
-        assert_eq!(until(false), now + 2 * S);
+        assert_eq!(counts(&found(false)), [true, true, false]);
         set_mutant(None);
     }
 
