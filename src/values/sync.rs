@@ -3,6 +3,7 @@
 //!
 //! The holder of a mutex may panic: the data that it protects is kept consistent by other means.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(schedules))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic};
 #[cfg(not(schedules))]
@@ -24,6 +25,12 @@ pub(crate) fn start_thread(
 ) -> std::io::Result<()> {
     let thread = thread::Builder::new().name(name.into());
     thread.spawn(work).map(drop)
+}
+
+/// Carries out a step of a thread that others rely on. `None`: the step has panicked, which only a bug can cause, and the
+/// thread goes on.
+pub(crate) fn guarded<T>(step: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(step)).ok()
 }
 
 pub(crate) fn wait_for<'a, T>(

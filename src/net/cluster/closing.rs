@@ -9,7 +9,7 @@ use crate::net::driver::driver::Driver;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::node::debt::Debt;
 use crate::values::clock;
-use crate::values::sync::{lock, start_thread, wait_until};
+use crate::values::sync::{guarded, lock, start_thread, wait_until};
 
 /// All lanes, as a client, a call or a lock keeps them. A lock may outlive its client, and the program may end behind it:
 /// once the client has ended, each one waits for what is left. Lanes have a node timeout to close,
@@ -69,9 +69,12 @@ impl Lanes {
         let mut left = lock(&self.left);
         while let Some(lane) = left.lanes.pop() {
             drop(left);
-            lane.close();
-            self.hand_over(&lane);
-            drop(lane);
+            // This thread counts until it has ended.
+            guarded(|| {
+                lane.close();
+                self.hand_over(&lane);
+                drop(lane);
+            });
             left = lock(&self.left);
         }
         left.closing -= 1;

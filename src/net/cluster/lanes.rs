@@ -21,7 +21,7 @@ use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::clock;
 use crate::values::quorum::spare;
-use crate::values::sync::{Condvar, Mutex, PoisonError, lock, start_thread, thread};
+use crate::values::sync::{Condvar, Mutex, PoisonError, guarded, lock, start_thread, thread};
 
 /// The number of threads that connect or close lanes at the same time.
 pub(super) const MAX_AT_ONCE: usize = 32;
@@ -217,9 +217,13 @@ impl Lanes {
                 return;
             };
             thread::sleep(pause);
-            let answers = self.clusters().map(|cluster| cluster.refresh(slot));
-            let all = answers.fold(true, |all, one| all & one);
-            self.keep(&self.shards(), self.changes());
+            let asked = guarded(|| {
+                let answers = self.clusters().map(|cluster| cluster.refresh(slot));
+                let all = answers.fold(true, |all, one| all & one);
+                self.keep(&self.shards(), self.changes());
+                all
+            });
+            let all = asked.unwrap_or(false);
             // A program that has ended is not kept waiting.
             let is_enough = all || lock(&self.left).owed.is_closed();
             lock(&self.refreshes).answered(is_enough);

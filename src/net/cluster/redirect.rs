@@ -16,7 +16,7 @@ use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock;
-use crate::values::sync::{Mutex, PoisonError, lock, start_thread, thread, wait_until};
+use crate::values::sync::{Mutex, PoisonError, guarded, lock, start_thread, thread, wait_until};
 
 impl Lanes {
     /// Carries out an operation of a call or a lock, and right behind the end of a lock, in the same write, `next`, which
@@ -238,7 +238,8 @@ impl Lanes {
             left = match left.owed.next(clock::instant()) {
                 OwedTask::Send(release) => {
                     drop(left);
-                    self.deliver(release);
+                    // A panic leaves this release to the ttl of its key, and no other.
+                    guarded(|| self.deliver(release));
                     lock(&self.left)
                 }
                 OwedTask::Wait(until) => wait_until(&self.left_changed, left, until),

@@ -1,5 +1,5 @@
 use std::error::Error as StdError;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::Lease;
 use crate::values::clock::{self, Point};
-use crate::values::sync::{Mutex, lock};
+use crate::values::sync::{Mutex, guarded, lock};
 
 /// An event of a lock or of a node: see [`Redlock::with_observer`](crate::Redlock::with_observer).
 ///
@@ -185,7 +185,7 @@ impl Observer {
             && listener.process == std::process::id()
         {
             // A panic leaves nothing half done.
-            let _ = catch_unwind(AssertUnwindSafe(|| (listener.call)(&event())));
+            guarded(|| (listener.call)(&event()));
         }
     }
 

@@ -1,6 +1,5 @@
 //! A kept lock, whose lease its holder shares with threads, and what is reported of it to the program.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use crate::values::clock::Point;
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
-    lock, start_thread, wait_for,
+    guarded, lock, start_thread, wait_for,
 };
 
 type Callback = Box<dyn FnOnce(LostReason) + Send>;
@@ -135,7 +134,7 @@ impl Renewal {
         };
         if start_thread("redlock-lost", take.clone()).is_err() {
             // No thread can be started: late is better than never.
-            let _ = catch_unwind(AssertUnwindSafe(take));
+            guarded(take);
         }
     }
 
@@ -174,7 +173,14 @@ impl Renewal {
         drop(lease);
         drop(warnings);
         for (_, warning) in due {
-            self.call(move || warning(left));
+            let renewal = self.clone();
+            self.call(move || {
+                // The thread may have started late: a loss meanwhile is reported by `on_lost` alone.
+                let left = left.min(lock(&renewal.lease).left(Point::now()));
+                if !left.is_zero() {
+                    warning(left);
+                }
+            });
         }
         next
     }
@@ -210,10 +216,46 @@ impl Renewal {
         // Values that a callback owns may have a destructor that takes its time, or panics: the lock is released all
         // the same.
         for callback in callbacks {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
+            guarded(|| drop(callback));
         }
         for warning in warnings {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(warning)));
+            guarded(|| drop(warning));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    use super::*;
+    use crate::proof::fixtures::{MS, key, ttl};
+    use crate::values::quorum::Deadline;
+    use crate::values::token::jitter;
+
+    /// The warning was due two seconds ago, when the lock was valid, and its thread starts now.
+    #[test]
+    fn a_warning_whose_thread_starts_late_is_not_given_after_the_loss() {
+        let now = Point::now();
+        let due = Point {
+            mono: now.mono.checked_sub(2000 * MS).unwrap(),
+            wall: now.wall - 2000 * MS,
+        };
+        for (left, is_told) in [(60_000, true), (1000, false)] {
+            let ttl = ttl(60_000 * MS);
+            let deadline = Deadline::new(due, left * MS);
+            let mut lease = Lease::new(key(b"a"), ttl, deadline);
+            lease.keep(60_000 * MS, jitter, due);
+            let renewal = Arc::new(Renewal::new(lease, Observer::default()));
+            let (sender, told) = channel();
+            let warn = move |left| sender.send(left).unwrap();
+            renewal.on_expiring((70_000 * MS, Box::new(warn)));
+            renewal.warn(due);
+            match told.recv_timeout(60_000 * MS) {
+                Ok(left) => assert!(is_told && !left.is_zero(), "{left:?}"),
+                Err(RecvTimeoutError::Disconnected) => assert!(!is_told),
+                Err(RecvTimeoutError::Timeout) => panic!("the thread does not end"),
+            }
         }
     }
 }

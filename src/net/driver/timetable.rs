@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::net::driver::renewal::Renewal;
 use crate::values::clock::Point;
-use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_for};
+use crate::values::sync::{Condvar, Mutex, guarded, lock, start_thread, wait_for};
 
 /// Upper bounds for one batch of renewals, in locks and in bytes of their names, so that a node can process it within
 /// its timeout.
@@ -132,7 +132,9 @@ impl RenewalSchedule {
             }
             let due = timetable.take_due(now);
             drop(timetable);
-            let next = work(due);
+            let again = || due.iter().map(|(_, one)| (now + LONGEST_WAIT, one.clone()));
+            // Otherwise no lock of the process would be renewed from then on.
+            let next = guarded(|| work(due.clone())).unwrap_or_else(|| again().collect());
             timetable = lock(&self.timetable);
             for (due, renewal) in next {
                 timetable.insert(due, renewal);
@@ -143,10 +145,13 @@ impl RenewalSchedule {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
     use crate::net::driver::observe::Observer;
     use crate::protocol::calls::lease::Lease;
     use crate::protocol::commands::script::Key;
+    use crate::values::clock;
     use crate::values::quorum::{Deadline, Ttl};
     use crate::values::token::{Token, jitter};
 
@@ -159,6 +164,35 @@ mod tests {
         let mut lease = Lease::new(key, ttl, deadline);
         lease.keep(60 * S, jitter, now);
         Arc::new(Renewal::new(lease, Observer::default()))
+    }
+
+    /// Work that panics twice, and then does as it should.
+    #[test]
+    fn a_panic_ends_no_renewal() {
+        let schedule = Arc::new(RenewalSchedule::default());
+        let (sender, receiver) = channel();
+        let work = move |due: Due| {
+            let rounds = sender.send(due.len()).map(|()| due).unwrap();
+            assert!(rounds.is_empty(), "as the test wants");
+            rounds
+        };
+        let kept = [renewal(), renewal()];
+        for renewal in &kept {
+            let now = clock::instant();
+            let added = schedule.add(now, renewal.clone(), "renews", work.clone());
+            added.unwrap();
+        }
+        let mut renewed = 0;
+        while renewed < 6 {
+            renewed += receiver.recv_timeout(60 * S).expect("they are due again");
+        }
+        kept.iter().for_each(|one| schedule.remove(one.id));
+        let ended = || !lock(&schedule.timetable).running;
+        let until = clock::instant() + 60 * S;
+        while !ended() {
+            assert!(clock::instant() < until, "the thread ends");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::protocol::node::known_server::Connected;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
-use crate::values::sync::{MutexGuard, start_thread};
+use crate::values::sync::{MutexGuard, guarded, start_thread};
 
 impl Nodes {
     /// Starts a node's worker, which gets the connection if it is still usable.
@@ -68,13 +68,21 @@ impl Nodes {
             _ => Purpose::Locks,
         };
         let place = self.places.get(node).ok_or_else(missing_connection);
-        let opened = place.and_then(|place| place.open(self.timeouts.connect, purpose));
+        let open = || place.and_then(|place| place.open(self.timeouts.connect, purpose));
+        // The node is being connected until an answer is here.
+        let opened = guarded(open).unwrap_or_else(|| {
+            Err(Cause::Closed(
+                "the thread that connects has panicked".into(),
+            ))
+        });
         let (mut connection, handshake) = match opened {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
         let lanes = self.lanes.as_ref().zip(handshake.as_ref().ok());
-        let known = lanes.and_then(|(lanes, made)| lanes.known_server(node, Connected::by(made)));
+        let known = lanes.and_then(|(lanes, made)| {
+            guarded(|| lanes.known_server(node, Connected::by(made))).flatten()
+        });
         let mut state = self.state();
         if state.core.connected(node, handshake, clock::instant()) {
             if let Some(known) = known {
