@@ -206,7 +206,7 @@ impl Redlock {
     /// other. The time is for each part, if the query renews it.
     ///
     /// Waits that cannot be bounded (for a name to be resolved, for credentials) are left to their thread, and until
-    /// that ends no other thread is started for the node. (A forked child has no record of them.)
+    /// that ends no other thread is started for the server. (A forked child has no record of them.)
     pub(crate) fn query_in_parts<T: Send + 'static, P: Send + 'static>(
         &self,
         nodes: impl Iterator<Item = (usize, Place)>,
@@ -226,7 +226,12 @@ impl Redlock {
             name: "redlock-query",
             patience: longest.saturating_add(time.0).saturating_add(GRACE),
             silence: Cause::NotConnected(connect, connect),
-            abandoned: self.abandoned_threads(),
+            abandoned: self.abandoned_threads().map(|threads| {
+                let servers = nodes
+                    .iter()
+                    .map(|(node, place)| (*node, place.server_asked()));
+                (threads, servers.collect())
+            }),
         };
         let ask = Arc::new(ask);
         let asks = nodes.into_iter().map(|(node, place)| {

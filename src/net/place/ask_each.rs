@@ -9,20 +9,20 @@ use crate::errors::cause::Cause;
 use crate::values::clock;
 use crate::values::sync::{Mutex, lock, start_thread};
 
-/// Threads of calls that have not ended and that nothing waits for: their nodes, and a reference that lives as long as
-/// the thread does.
+/// Threads of calls that have not ended and that nothing waits for: the server that each asks, and a reference that lives
+/// as long as the thread does.
 #[derive(Default)]
-pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
+pub(crate) struct AbandonedThreads(Mutex<Vec<(String, Weak<()>)>>);
 
 impl AbandonedThreads {
-    fn add(&self, node: usize, thread: Weak<()>) {
-        lock(&self.0).push((node, thread));
+    fn add(&self, server: &str, thread: Weak<()>) {
+        lock(&self.0).push((server.to_owned(), thread));
     }
 
-    fn has(&self, node: usize) -> bool {
+    fn has(&self, server: &str) -> bool {
         let mut threads = lock(&self.0);
         threads.retain(|(_, thread)| thread.strong_count() > 0);
-        threads.iter().any(|(at, _)| *at == node)
+        threads.iter().any(|(at, _)| *at == server)
     }
 }
 
@@ -33,8 +33,26 @@ pub(crate) struct Terms<'a> {
     /// How long to wait for a thread that reports nothing, and why it has no answer then.
     pub(crate) patience: Duration,
     pub(crate) silence: Cause,
-    /// The threads that earlier calls have left behind. No other one is started for their nodes: they would pile up.
-    pub(crate) abandoned: Option<&'a AbandonedThreads>,
+    /// The threads that earlier calls have left behind, and the server of each node of this call. (A node's number may be
+    /// another server's in the next call.) No other thread is started for a server that has one: they would pile up.
+    pub(crate) abandoned: Option<(&'a AbandonedThreads, BTreeMap<usize, String>)>,
+}
+
+impl Terms<'_> {
+    fn has_abandoned(&self, node: usize) -> bool {
+        let threads = self.abandoned.as_ref();
+        threads.is_some_and(|(threads, servers)| {
+            servers.get(&node).is_some_and(|server| threads.has(server))
+        })
+    }
+
+    fn abandon(&self, node: usize, thread: Weak<()>) {
+        if let Some((threads, servers)) = &self.abandoned
+            && let Some(server) = servers.get(&node)
+        {
+            threads.add(server, thread);
+        }
+    }
 }
 
 /// A thread's report about its node.
@@ -83,11 +101,7 @@ impl<T: Send + 'static> Threads<'_, T> {
         sender: Sender<(usize, Report<T, P>)>,
         ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
     ) {
-        if self
-            .terms
-            .abandoned
-            .is_some_and(|threads| threads.has(node))
-        {
+        if self.terms.has_abandoned(node) {
             let text = "the query before this one has not ended: it waits for a name to be resolved, or for credentials";
             let cause = Cause::Connect(text.into());
             self.answers.insert(node, Err(cause));
@@ -145,9 +159,7 @@ impl<T: Send + 'static> Threads<'_, T> {
                 self.waiting.insert(node, (last, thread));
                 continue;
             }
-            if let Some(abandoned) = self.terms.abandoned {
-                abandoned.add(node, thread);
-            }
+            self.terms.abandon(node, thread);
             self.answers.insert(node, Err(self.terms.silence.clone()));
         }
     }

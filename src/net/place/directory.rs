@@ -123,6 +123,20 @@ impl Place {
         }
     }
 
+    /// The server that a question to this place goes to, as far as that is known without asking: an address, a set or a
+    /// Cluster.
+    pub(crate) fn server_asked(&self) -> String {
+        let owner = self.shard().and_then(|(cluster, slot)| {
+            let map = cluster.map()?;
+            let owner = map.master(slot.load(Ordering::Relaxed))?;
+            Some(text::address(&cluster.given.addr(owner)))
+        });
+        match self {
+            Place::Target(target) => target.shown.to_string(),
+            _ => owner.unwrap_or_else(|| self.given().to_string()),
+        }
+    }
+
     /// Connects to the master, all within `timeout` except what [`Connection::open`] cannot bound.
     pub(crate) fn open(
         &self,
