@@ -1,8 +1,10 @@
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::error::Error;
+use crate::errors::cause::Cause;
+use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::lock_error::LostReason;
 use crate::errors::text::human;
 use crate::lock::lock::{Home, Lock};
@@ -18,7 +20,8 @@ use crate::values::token::Token;
 /// all the same, its holder can find out: [`is_valid`](KeptLock::is_valid), [`ensure`](KeptLock::ensure),
 /// [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and [`on_lost`](KeptLock::on_lost) all decide by the
 /// local clock, whatever the nodes and the renewal are doing, and never contradict each other.
-/// [`on_expiring`](KeptLock::on_expiring) warns before that.
+/// [`on_expiring`](KeptLock::on_expiring) warns before that. (In a forked child the lock is lost for all of them, and
+/// nothing is called.)
 ///
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
@@ -38,9 +41,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// - [`Error::Config`]: `max_hold` is less than the time that the lock has been held already, or the
-    ///   renewal thread cannot be started.
+    /// - [`Error::Config`]: `max_hold` is less than the time that the lock has been held already.
     /// - [`Error::Lost`]: its validity is over.
+    /// - [`Error::Unavailable`]: the system has no thread for renewals now.
     /// - The errors of [`extend`](Lock::extend), if the lock has nearly expired and is therefore renewed at once.
     ///
     /// After any error the lock has been released.
@@ -84,13 +87,22 @@ impl Lock {
         let (lease, observer) = (self.lease().clone(), self.route.observer().clone());
         let renewal = Arc::new(Renewal::new(lease, observer));
         self.home = Home::Shared(renewal.clone());
-        let started = self.route.keep(&renewal, max_hold);
-        started.map_err(|error| {
-            Error::config(format!(
-                "cannot start the thread that renews locks: {error}"
-            ))
-        })?;
-        Ok(KeptLock { lock: self })
+        match self.route.keep(&renewal, max_hold) {
+            Ok(()) => Ok(KeptLock { lock: self }),
+            Err(error) => Err(self.no_thread(&error)),
+        }
+    }
+
+    /// The error if the thread that renews locks cannot be started, which may pass: for no node a renewal can be sent.
+    fn no_thread(&self, error: &io::Error) -> Error {
+        let cause = Arc::new(Cause::NoThread(error.to_string()));
+        let places = self.route.driver.nodes().places().iter().enumerate();
+        let failed = places.map(|(node, place)| NodeError {
+            node,
+            address: place.shown(),
+            cause: cause.clone(),
+        });
+        Error::Unavailable(NodeErrors::new(failed.collect(), None))
     }
 }
 
@@ -160,7 +172,8 @@ impl KeptLock {
 
     /// Calls `f` when the lock is lost, or at once if it is lost already. `f` is not called after
     /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has already begun goes on). It
-    /// runs on a separate thread, or, if none can be started, on the thread that found the loss.
+    /// runs on a separate thread, or, if none can be started, on the thread that found the loss. In a forked child, whose
+    /// parent has the lock, it is never called.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
         if let Some(renewal) = self.renewal() {
             renewal.on_lost(Box::new(f));
@@ -172,8 +185,8 @@ impl KeptLock {
     /// Calls `f` once no more than `margin` of the validity is left, since no renewal has succeeded: before the loss, while
     /// there is time to save what has been done. `f` gets the validity that is left then. It is called at once if so
     /// little is left already, once at most, and not after the loss, [`release`](KeptLock::release),
-    /// [`stop`](KeptLock::stop) or a drop. It runs on a separate thread, as with [`on_lost`](KeptLock::on_lost), and a
-    /// renewal may succeed all the same. A lock that is found taken or deleted is lost without this call.
+    /// [`stop`](KeptLock::stop) or a drop, nor in a forked child. It runs on a separate thread, as with
+    /// [`on_lost`](KeptLock::on_lost), and a renewal may succeed all the same. A lock that is found taken or deleted is lost without this call.
     ///
     /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
     ///

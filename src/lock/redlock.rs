@@ -230,9 +230,10 @@ impl Redlock {
     /// so call it right after [`new`](Redlock::new). A second observer replaces the first.
     ///
     /// Events of a call are reported in the thread of the caller, before the call returns. Events of renewals and nodes
-    /// are reported in threads that do nothing else. While the observer is handling a renewal, further renewals of the
-    /// same lock are not reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`,
-    /// sleep, or drop the last clone, and delays only its own thread. If the validity of a lock is over when the
+    /// are reported in threads that do nothing else: one for the renewals of all locks, and one for the nodes. While the
+    /// observer is handling a renewal, the first further result of each lock waits for that, and those behind it are not
+    /// reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`, sleep, or drop the last
+    /// clone, and delays neither locks nor renewals: only the events that its thread reports. If the validity of a lock is over when the
     /// observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A panic of
     /// the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of its own
     /// `Redlock` keeps the connections open for ever.

@@ -75,9 +75,8 @@ fn locked(
         let started = boot_time();
         match lock.keep_alive(job.max_hold) {
             Ok(kept) => break (kept, started),
-            // We were stopped, and nothing has begun yet.
-            Err(Error::Lost(_)) => {}
-            Err(Error::Config(error)) => return Err(no_process("a thread", &error)),
+            // We were stopped, so the lock is over, or held for longer than --max-hold; and nothing has begun yet.
+            Err(Error::Lost(_) | Error::Config(_)) => {}
             Err(error) => return Err(failed(&error)),
         }
     };

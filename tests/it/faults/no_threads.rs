@@ -108,8 +108,11 @@ fn a_lock_that_no_thread_can_renew_is_refused_and_released() {
         let lock = take(&redlock, "a");
         eventually("all attendants have ended", || attendants() == 0);
         room_for_threads(false);
-        let text = config(lock.keep_alive(HOUR));
-        assert!(text.contains("cannot start the thread"), "{text}");
+        // That may pass.
+        let errors = unavailable(lock.keep_alive(HOUR));
+        assert!(!errors.is_permanent());
+        let text = errors.to_string();
+        assert_eq!(text.matches("cannot start a thread").count(), 3, "{text}");
         eventually("it is released", || {
             servers.iter().all(|server| server.keys().is_empty())
         });
