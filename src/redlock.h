@@ -352,12 +352,14 @@ int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, c
    milliseconds since 1970, and 0 if there is none; *took_ms is how long it took; `label` gets the label of the process,
    cut to `cap` bytes with the NUL. `label` and took_ms may be NULL. To be asked by a holder of the lock, before it does
    what is done once in a period; by others for people. Blocks as redlock_inspect() does.
-   UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, or an empty or too long resource. */
+   UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, an empty or too long resource, or a name with a `}` and no
+   tag in a Redis Cluster. */
 int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
                      uint64_t *took_ms);
 
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
-   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1
+   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. (Whether it has
+   left the lock since then does not matter.) `broken` is 1
    if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or another holder
    has it, whose lock stays.
    This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
@@ -516,13 +518,14 @@ size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
    timeouts, or longer while the nodes' numbers differ, but never past the end of the validity. Later calls
    return the same number and ask no node. *out is 0 on failure.
    LOST: the validity is over, or nodes no longer hold the lock and no majority is left.
-   UNAVAILABLE: too few nodes answered; try again. CONFIG: NULL. */
+   UNAVAILABLE: too few nodes answered; try again. CONFIG: NULL, or a name with a `}` and no tag in a Redis Cluster. */
 int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 
 /* Marks the work of this lock as done, for the rest of the period that began when the work did: it has taken took_ms.
    Until then redlock_inspect_last_run() returns it. The lock is still held. Blocks as redlock_lock_extend() does.
    LOST: the validity is over, or nodes no longer hold the lock and no majority is left. UNAVAILABLE: too few nodes
-   answered; try again. CONFIG: NULL, or not a plain lock that was not entered again. */
+   answered; try again. CONFIG: NULL; not a plain lock, or one that can be entered again; a name with a `}` and no tag in a
+   Redis Cluster, which redlock_inspect_last_run() refuses, too, before the work. */
 int redlock_lock_mark_done(const redlock_lock_t *lock, uint64_t period_ms, uint64_t took_ms);
 
 /* What is locked: bytes, copied like the token. */
@@ -574,8 +577,9 @@ int redlock_lock_leak_for(redlock_lock_t *lock, uint64_t time_ms);
    locks of a redlock_t. Blocks only if the lock has nearly expired and is therefore renewed at once, for
    at most two node timeouts.
    CONFIG: it is kept alive already, or reentrant (nothing is changed then); max_hold_ms is less than the
-   time that it has been held; no thread can be started. LOST, UNAVAILABLE: as redlock_lock_extend().
-   After any failure but these two the lock has been released: the handle reports it lost,
+   time that it has been held. LOST, UNAVAILABLE: as redlock_lock_extend(); UNAVAILABLE also if the system has no thread
+   for renewals now.
+   After any failure but the first two the lock has been released: the handle reports it lost,
    and must still be ended. */
 int redlock_lock_keep_alive(redlock_lock_t *lock, uint64_t max_hold_ms);
 

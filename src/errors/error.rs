@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
+use crate::errors::lock_error::{
+    Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, after_work,
+};
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
@@ -87,11 +89,15 @@ impl Error {
     }
 
     /// Marks that work under the lock had succeeded.
-    pub(crate) fn after_work(self) -> Error {
+    pub(crate) fn done_before(self) -> Error {
         match self {
             Error::Lost(lost) => Error::Lost(Lost {
                 after_work: true,
                 ..lost
+            }),
+            Error::Unavailable(nodes) => Error::Unavailable(NodeErrors {
+                after_work: true,
+                ..nodes
             }),
             other => other,
         }
@@ -156,7 +162,7 @@ impl fmt::Display for Error {
                         Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",
                         _ => "did not answer",
                     };
-                    write!(f, "the node {what}: {node}")
+                    write!(f, "the node {what}: {node}{}", after_work(nodes.after_work))
                 }
                 None => write!(f, "no majority: {nodes}"),
             },
@@ -199,6 +205,7 @@ pub struct NodeErrors {
     nodes: Box<[NodeError]>,
     retry_after: Option<Duration>,
     permanent: bool,
+    after_work: bool,
     votes: Option<VoteCount>,
 }
 
@@ -217,6 +224,7 @@ impl NodeErrors {
             nodes: errors.into_boxed_slice(),
             retry_after,
             permanent: false,
+            after_work: false,
             votes: None,
         }
     }
@@ -264,6 +272,12 @@ impl NodeErrors {
     /// again.
     pub fn is_permanent(&self) -> bool {
         self.permanent
+    }
+
+    /// Whether the work of [`once_per`](crate::Redlock::once_per) had succeeded before: it is done, and could not be marked
+    /// as done, so the next call may do it again. False: the work did not run, or returned this error itself.
+    pub fn after_work(&self) -> bool {
+        self.after_work
     }
 
     /// The failed nodes' indices (in the order of [`Redlock::new`](crate::Redlock::new)) and causes.
@@ -322,7 +336,7 @@ impl fmt::Display for NodeErrors {
                 error.node, error.address, error.cause
             )?;
         }
-        Ok(())
+        f.write_str(after_work(self.after_work))
     }
 }
 

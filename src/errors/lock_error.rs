@@ -123,9 +123,13 @@ impl Lost {
         self.reason
     }
 
-    /// Whether the work of [`with_lock`](crate::Redlock::with_lock) or
-    /// [`with_kept_lock`](crate::Redlock::with_kept_lock) had succeeded when the loss was found: it is done, perhaps
-    /// unprotected in its last part.
+    /// Whether the work of the call had succeeded when the loss was found: it is done, perhaps unprotected in its last part.
+    /// So it is with the calls that do work under a lock: `with_lock` of [`Redlock`](crate::Redlock::with_lock),
+    /// [`Lockable`](crate::Lockable::with_lock) and [`Reentrant`](crate::Reentrant::with_lock), `with_kept_lock` of
+    /// [`Redlock`](crate::Redlock::with_kept_lock) and [`Lockable`](crate::Lockable::with_kept_lock), and
+    /// [`once_per`](crate::Redlock::once_per), which could not mark the work as done then.
+    ///
+    /// False for all other calls, and if these fail before the work, or the work itself returns the loss.
     pub fn after_work(&self) -> bool {
         self.after_work
     }
@@ -134,12 +138,17 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, reason) = (Shown(&self.resource), self.reason.text());
-        write!(f, "the lock {name} is no longer held: {reason}")?;
-        f.write_str(if self.after_work {
-            "; the work under it is done"
-        } else {
-            ""
-        })
+        let done = after_work(self.after_work);
+        write!(f, "the lock {name} is no longer held: {reason}{done}")
+    }
+}
+
+/// The end of a text about work that is done.
+pub(crate) fn after_work(is_done: bool) -> &'static str {
+    if is_done {
+        "; the work under the lock is done"
+    } else {
+        ""
     }
 }
 
@@ -304,8 +313,8 @@ mod tests {
                 r#"the lock "shop:a\n" is no longer held: its key was deleted, and no holder has it"#,
             ),
             (
-                Error::lost(&name, LostReason::Expired).after_work(),
-                r#"the lock "shop:a\n" is no longer held: its time was over before it was renewed or released; the work under it is done"#,
+                Error::lost(&name, LostReason::Expired).done_before(),
+                r#"the lock "shop:a\n" is no longer held: its time was over before it was renewed or released; the work under the lock is done"#,
             ),
             (
                 Error::too_slow(&name, Duration::ZERO, s(1)),

@@ -455,7 +455,7 @@ pub(crate) fn after_work<T, E: From<Error>>(
     let value = result?;
     match released {
         Ok(()) | Err(Error::Unavailable(_)) => Ok(value),
-        Err(error) => Err(error.after_work().into()),
+        Err(error) => Err(error.done_before().into()),
     }
 }
 

@@ -22,6 +22,8 @@ impl Lock {
                         lock on several names";
             return Err(Error::config(text));
         }
+        // In a forked child the lease is not to be touched: a thread of the parent may have locked it.
+        self.left()?;
         check_mark(self.route.driver.nodes(), self.resource())?;
         let label = self.key.label.clone();
         let run = LastRun::new(clock::wall(), took, label);

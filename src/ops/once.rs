@@ -32,9 +32,13 @@ impl Redlock {
     /// # Errors
     ///
     /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
-    /// [`last_run`](Redlock::last_run), and after the work those of [`KeptLock::mark_done`] and [`KeptLock::release`]:
-    /// then it is done, and what it returned is dropped. [`Error::Config`], before anything is done, for a name that
-    /// [cannot be marked](KeptLock::mark_done).
+    /// [`last_run`](Redlock::last_run): then it did not run. [`Error::Config`], before anything is done, also for a name
+    /// that [cannot be marked](KeptLock::mark_done).
+    ///
+    /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](crate::Lost::after_work)
+    /// ([`NodeErrors::after_work`](crate::NodeErrors::after_work)) is true: the work has succeeded, and could not be marked
+    /// as done, so the next call may do it again. What it returned is dropped. A release that fails after that is not an
+    /// error; it is logged.
     ///
     /// # Example
     ///
@@ -62,18 +66,23 @@ impl Redlock {
         check_mark(self.nodes(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
         let begun = Point::now();
-        if self.last_run(resource)?.is_some() {
-            kept.release()?;
-            return Ok(None);
-        }
-        let result = work(&kept)?;
-        let took = begun.elapsed_at(Point::now());
-        mark_patiently(&kept, period, took, |pause| {
-            thread::sleep(pause);
-            true
-        })?;
-        kept.release()?;
-        Ok(Some(result))
+        let done = match self.last_run(resource)? {
+            Some(_) => None,
+            None => {
+                let result = work(&kept)?;
+                let took = begun.elapsed_at(Point::now());
+                let marked = mark_patiently(&kept, period, took, |pause| {
+                    thread::sleep(pause);
+                    true
+                });
+                marked.map_err(Error::done_before)?;
+                Some(result)
+            }
+        };
+        // The work is done and marked, by this call or before: whatever the release reports, and logs, changes nothing of
+        // that.
+        let _ = kept.stop().release_after(Ok::<(), Error>(()));
+        Ok(done)
     }
 
     /// The last run of this work that was [marked as done](KeptLock::mark_done), if its period is not over. To be asked

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use redlock_sync::command::{
-    LOCK, READERS, Seen, escaped, held_for, human, inspection_json, printable,
+    LOCK, READERS, Seen, escaped, held_for, human, identity, inspection_json, printable,
 };
 use redlock_sync::{Holder, Inspection, LockState, NodeState, Redlock};
 
@@ -115,8 +115,7 @@ fn summary(state: &Seen<'_>) -> String {
     let several = if count == 1 { "" } else { "s" };
     let holders = match (state.kind, &*state.holders) {
         (Some(LOCK), [(holder, Some(remaining))]) if holder.has_left() => {
-            let shown = printable(&holder.to_string());
-            let who = shown.strip_suffix(", left").unwrap_or(&shown);
+            let who = printable(&identity(holder));
             return format!("left by {who}, and free in {remaining:?}");
         }
         (Some(LOCK), [(holder, _)]) => format!(" by {}", shown_holder(holder)),

@@ -3,9 +3,10 @@
 use crate::support;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Event, Lock, LockState, NodeState, Redlock, Severity};
+use redlock_sync::{Credentials, Error, Event, Lock, LockState, NodeState, Redlock, Severity};
 use support::clusters::{Cluster, Plan, slot};
 use support::processes::Process;
 use support::*;
@@ -452,6 +453,41 @@ fn work_whose_mark_is_in_another_slot_is_refused_before_it_is_done() {
     let done = redlock.once_per("a{b}c", hour, TTL, |_| Ok::<_, Error>(7));
     assert_eq!(done.unwrap(), Some(7));
     assert!(redlock.last_run("a{b}c").unwrap().is_some());
+}
+
+/// A query gives up a server whose credentials do not come, and that server alone.
+#[test]
+fn a_master_without_credentials_keeps_no_question_from_the_others() {
+    let cluster = Cluster::with(Plan {
+        masters: 3,
+        password: Some("secret"),
+        over_tls: over_tls(),
+        ..Plan::default()
+    });
+    let gate = Arc::new(Mutex::new(()));
+    let (waits, silent) = (gate.clone(), format!(":{}", cluster.nodes[0].port()));
+    let options = options().credentials(move |server| {
+        if server.ends_with(&silent) {
+            drop(waits.lock().unwrap());
+        }
+        Ok::<_, String>(Credentials::new("secret"))
+    });
+    let redlock = cluster.client_with(options);
+    let [first, second] = [cluster.name(0), cluster.name(1)];
+    let text = |name: &str| format!("{:?}", redlock.inspect(name).unwrap().state());
+    // So that the map is known.
+    assert_eq!(text(&first), "Free");
+    let closed = gate.lock().unwrap();
+    let before = threads();
+    assert_ne!(text(&first), "Free");
+    for _ in 0..3 {
+        let failed = format!("{:?}", redlock.inspect(&first).unwrap());
+        assert!(failed.contains("has not ended"), "{failed}");
+        eventually("the second master answers", || text(&second) == "Free");
+    }
+    drop(closed);
+    eventually("the first one answers", || text(&first) == "Free");
+    eventually("its thread has ended", || threads() <= before);
 }
 
 #[test]

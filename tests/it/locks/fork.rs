@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Credentials, Error, KeptLock};
+use redlock_sync::{Credentials, Error, KeptLock, LostReason};
 use support::*;
 
 /// Forks; the child does `work` and ends. How it ended.
@@ -61,6 +61,7 @@ fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
             let mut held = take(&redlock, "held");
             let dropped = take(&redlock, "dropped");
             let released = take(&redlock, "released");
+            let leaked = take(&redlock, "leaked");
             let values = |key: &str| -> Vec<redis::Value> {
                 servers
                     .iter()
@@ -70,14 +71,18 @@ fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
             let before = values("held");
 
             // What the child moves is its own copy.
-            let mut inherited = Some((&mut held, dropped, released));
+            let mut inherited = Some((&mut held, dropped, released, leaked));
             let clone = redlock.clone();
             let child = forked(|| {
-                let (held, dropped, released) = inherited.take().unwrap();
+                let (held, dropped, released, leaked) = inherited.take().unwrap();
                 assert_eq!(held.remaining(), ms(0));
                 assert!(!held.is_valid());
                 assert!(matches!(held.ensure(ms(1)), Err(Error::Lost(_))));
                 assert!(matches!(held.extend(TTL), Err(Error::Lost(_))));
+                assert_others(held.mark_done(TTL, ms(0)));
+                assert_others(held.fencing_token());
+                assert_eq!(held.slot(), None);
+                assert_others(leaked.leak_for(TTL));
                 assert!(matches!(released.release(), Err(Error::Lost(_))));
                 drop(dropped);
                 // The parent's are the parent's, and new ones can be had.
@@ -93,13 +98,15 @@ fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
             });
             assert_well(child, "inherited locks");
 
-            let (held, dropped, released) = inherited.unwrap();
+            let (held, dropped, released, leaked) = inherited.unwrap();
             assert_eq!(values("held"), before);
             assert!(servers.iter().all(|server| server.exists("dropped")));
             assert!(servers.iter().all(|server| server.exists("released")));
             held.extend(2 * TTL).unwrap();
             released.release().unwrap();
             dropped.release().unwrap();
+            leaked.release().unwrap();
+            assert_eq!(redlock.last_run("held").unwrap(), None);
             let connections: Vec<usize> = servers.iter().map(made).collect();
             take(&redlock, "again").release().unwrap();
             for (server, before) in servers.iter().zip(connections) {
@@ -177,12 +184,24 @@ fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
     );
 }
 
+/// The lock is the parent's.
+fn assert_others<T>(result: Result<T, Error>) {
+    let Err(Error::Lost(lost)) = result else {
+        panic!("it is not lost");
+    };
+    assert_eq!(lost.reason(), LostReason::OtherProcess);
+}
+
 fn assert_kept_inert(lock: &KeptLock) {
     assert!(!lock.is_valid() && lock.lost().is_some());
     assert_eq!((lock.remaining(), lock.hold_left()), (ms(0), ms(0)));
     assert!(matches!(lock.ensure(ms(0)), Err(Error::Lost(_))));
     assert!(lock.wait_lost(Duration::MAX));
     lock.on_lost(|_| panic!("no thread watches it here"));
+    lock.on_expiring(TTL, |_| panic!("no thread watches it here"));
+    assert_others(lock.mark_done(TTL, ms(0)));
+    assert_others(lock.fencing_token());
+    assert_eq!((lock.slot(), lock.since_renewal()), (None, Duration::MAX));
     assert!(!lock.resource().is_empty() && format!("{lock:?}").starts_with("KeptLock("));
 }
 

@@ -81,6 +81,70 @@ fn a_mark_on_a_majority_is_seen_by_every_majority_and_fewer_answers_show_nothing
 }
 
 #[test]
+fn an_error_shows_whether_the_work_is_done() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let once = |name: &str, during: &dyn Fn()| {
+        redlock.once_per(name, PERIOD, ms(1500), |_| {
+            during();
+            Ok::<_, Error>(7)
+        })
+    };
+    let stop = || servers[1..].iter().for_each(Server::stop);
+    let resume = || servers[1..].iter().for_each(Server::resume);
+    let done = |error: Error| match error {
+        Error::Lost(ref lost) => (lost.after_work(), error.to_string()),
+        Error::Unavailable(ref nodes) => (nodes.after_work(), error.to_string()),
+        other => panic!("{other}"),
+    };
+    // Before the work.
+    stop();
+    let (is_done, text) = done(once("nightly", &|| panic!("there is no lock")).unwrap_err());
+    assert!(!is_done && !text.contains("is done"), "{text}");
+    resume();
+    connects(&redlock);
+    // Behind it, when nothing can be marked: the nodes are silent, or do not have the lock.
+    let (is_done, text) = done(once("stopped", &stop).unwrap_err());
+    assert!(is_done && text.contains("is done"), "{text}");
+    resume();
+    connects(&redlock);
+    let delete = || {
+        for server in &servers {
+            server.command(&["DEL", "nightly"]);
+        }
+    };
+    let (is_done, text) = done(once("nightly", &delete).unwrap_err());
+    assert!(is_done && text.contains("is done"), "{text}");
+    // The work itself: its error is its own.
+    let failed = redlock.once_per("nightly", PERIOD, TTL, |lock| -> Result<(), Error> {
+        delete();
+        lock.fencing_token().map(drop)
+    });
+    assert!(!done(failed.unwrap_err()).0);
+}
+
+fn connects(redlock: &Redlock) {
+    eventually("all are connected", || {
+        matches!(redlock.connect(), Ok(None))
+    });
+}
+
+#[test]
+fn a_release_that_fails_changes_nothing_of_what_is_known() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    let once = |name: &str| redlock.once_per(name, PERIOD, TTL, |_| Ok::<_, Error>(7));
+    assert_eq!(once("nightly").unwrap(), Some(7));
+    // No script can delete a lock.
+    servers[0].command(&["ACL", "SETUSER", "default", "-del"]);
+    assert_eq!(once("nightly").unwrap(), None);
+    assert!(servers[0].exists("nightly"), "it was not released");
+    assert_eq!(once("weekly").unwrap(), Some(7));
+    assert!(servers[0].exists("weekly"), "it was not released");
+    assert!(redlock.last_run("weekly").unwrap().is_some());
+}
+
+#[test]
 fn a_late_holder_marks_nothing_and_other_data_is_left_alone() {
     let servers = Server::several(1);
     let redlock = connected(&servers);
