@@ -105,6 +105,7 @@ impl Holder {
 
     /// Whether a text that `Display` has written is of this holder: by fingerprint and role. Its status may have changed
     /// since, and its label on some nodes.
+    #[cfg(any(feature = "capi", test))]
     pub(crate) fn is_named(&self, text: &str) -> bool {
         let text = text.strip_suffix(LEFT).unwrap_or(text);
         let behind = text.strip_prefix(&self.fingerprint().to_string());
