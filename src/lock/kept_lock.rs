@@ -93,7 +93,7 @@ impl Lock {
         }
     }
 
-    /// The error if the thread that renews locks cannot be started, which may pass: for no node a renewal can be sent.
+    /// The error if the thread that renews locks cannot be started, which may pass: no node can be sent a renewal then.
     fn no_thread(&self, error: &io::Error) -> Error {
         let cause = Arc::new(Cause::NoThread(error.to_string()));
         let places = self.route.driver.nodes().places().iter().enumerate();
@@ -186,7 +186,8 @@ impl KeptLock {
     /// there is time to save what has been done. `f` gets the validity that is left then. It is called at once if so
     /// little is left already, once at most, and not after the loss, [`release`](KeptLock::release),
     /// [`stop`](KeptLock::stop) or a drop, nor in a forked child. It runs on a separate thread, as with
-    /// [`on_lost`](KeptLock::on_lost), and a renewal may succeed all the same. A lock that is found taken or deleted is lost without this call.
+    /// [`on_lost`](KeptLock::on_lost), and a renewal may succeed all the same. A lock that is found taken or deleted is
+    /// lost without this call.
     ///
     /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
     ///

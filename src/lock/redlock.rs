@@ -233,10 +233,10 @@ impl Redlock {
     /// are reported in threads that do nothing else: one for the renewals of all locks, and one for the nodes. While the
     /// observer is handling a renewal, the first further result of each lock waits for that, and those behind it are not
     /// reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`, sleep, or drop the last
-    /// clone, and delays neither locks nor renewals: only the events that its thread reports. If the validity of a lock is over when the
-    /// observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A panic of
-    /// the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of its own
-    /// `Redlock` keeps the connections open for ever.
+    /// clone, and delays neither locks nor renewals: only the events that its thread reports. If the validity of a lock is
+    /// over when the observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A
+    /// panic of the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of
+    /// its own `Redlock` keeps the connections open for ever.
     ///
     /// # Example
     ///

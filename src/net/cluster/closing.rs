@@ -69,7 +69,7 @@ impl Lanes {
         let mut left = lock(&self.left);
         while let Some(lane) = left.lanes.pop() {
             drop(left);
-            // This thread counts until it has ended.
+            // Even if that panics, the other lanes are closed, and the thread is counted until it ends.
             guarded(|| {
                 lane.close();
                 self.hand_over(&lane);

@@ -166,7 +166,7 @@ mod tests {
         Arc::new(Renewal::new(lease, Observer::default()))
     }
 
-    /// Work that panics twice, and then does as it should.
+    /// Work that panics each time is tried again, for all locks.
     #[test]
     fn a_panic_ends_no_renewal() {
         let schedule = Arc::new(RenewalSchedule::default());
