@@ -1501,34 +1501,6 @@ fn a_process_stopped_and_continued_while_it_starts_has_an_armed_guard() {
     }
 }
 
-/// The lock counts as held from the request on, which is answered while the wrapper stands still.
-#[test]
-fn a_wrapper_that_is_stopped_for_longer_than_max_hold_takes_the_lock_again() {
-    let fleet = Fleet::new(1);
-    let server = &fleet.servers[0];
-    pause(&fleet.servers, 60_000);
-    let flags = [
-        "run",
-        "--node-timeout",
-        "30s",
-        "--max-hold",
-        "1s",
-        "--ttl",
-        "60s",
-    ];
-    let mut wrapper = start(&mut fleet.command(&[&flags[..], &["x", "true"]].concat()));
-    eventually("the lock is asked for", || {
-        server.info("clients", "blocked_clients") == "1"
-    });
-    stop(wrapper.pid());
-    unpause(&fleet.servers);
-    eventually("the lock is granted", || server.exists("x"));
-    std::thread::sleep(S + S / 10);
-    signal(wrapper.pid(), Signal::SIGCONT);
-    assert_eq!(wrapper.wait().code(), Some(0));
-    fleet.nothing_is_left();
-}
-
 #[test]
 fn without_an_answer_from_its_guard_nothing_begins() {
     let fleet = Fleet::new(1);
