@@ -332,3 +332,6 @@ impl<W> Acquire<W> {
         matches!(self.state, CallState::Pauses(..))
     }
 }
+
+#[cfg(test)]
+mod tests;

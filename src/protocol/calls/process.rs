@@ -29,3 +29,57 @@ pub(crate) trait Process {
 
     fn held_here(&self) -> &HeldHere;
 }
+
+#[cfg(test)]
+pub(crate) mod alone {
+    use super::*;
+    use crate::proof::fixtures::NODE_TIMEOUT;
+
+    /// A process with one thread.
+    pub(crate) struct Alone {
+        pub(crate) queues: WaitQueues<u32>,
+        pub(crate) held_here: HeldHere,
+        pub(crate) is_idle: bool,
+        tokens: u8,
+    }
+
+    impl Alone {
+        pub(crate) fn new() -> Alone {
+            Alone {
+                queues: WaitQueues::new(3, None, NODE_TIMEOUT, 7),
+                held_here: HeldHere::new(1),
+                is_idle: false,
+                tokens: 0,
+            }
+        }
+    }
+
+    impl Process for Alone {
+        type Thread = u32;
+
+        fn thread(&mut self, _: &Arc<[u8]>) -> u32 {
+            1
+        }
+
+        fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
+            self.tokens += 1;
+            Ok(Token::from_bytes([self.tokens; 20]))
+        }
+
+        fn jitter(&mut self, _: Duration, max: Duration) -> Duration {
+            max
+        }
+
+        fn is_idle(&mut self) -> bool {
+            self.is_idle
+        }
+
+        fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<u32>) -> T) -> T {
+            work(&mut self.queues)
+        }
+
+        fn held_here(&self) -> &HeldHere {
+            &self.held_here
+        }
+    }
+}

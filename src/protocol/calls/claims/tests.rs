@@ -1,61 +1,14 @@
 //! A call for four names, asked step by step.
 
 use super::*;
-use crate::errors::error::Error;
+use crate::errors::error::NodeErrors;
+use crate::errors::lock_error::LostReason;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
+use crate::protocol::calls::process::alone::Alone;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
-use crate::protocol::waiting::held_here::HeldHere;
-use crate::protocol::waiting::wait_queue::WaitQueues;
-use crate::values::quorum::NodeSet;
-use crate::values::token::Token;
-
-/// A process with one thread.
-struct Alone {
-    queues: WaitQueues<u32>,
-    held_here: HeldHere,
-    tokens: u8,
-}
-
-impl Alone {
-    fn new() -> Alone {
-        Alone {
-            queues: WaitQueues::new(3, None, NODE_TIMEOUT, 7),
-            held_here: HeldHere::new(1),
-            tokens: 0,
-        }
-    }
-}
-
-impl Process for Alone {
-    type Thread = u32;
-
-    fn thread(&mut self, _: &Arc<[u8]>) -> u32 {
-        1
-    }
-
-    fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
-        self.tokens += 1;
-        Ok(Token::from_bytes([self.tokens; 20]))
-    }
-
-    fn jitter(&mut self, min: Duration, _: Duration) -> Duration {
-        min
-    }
-
-    fn is_idle(&mut self) -> bool {
-        false
-    }
-
-    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<u32>) -> T) -> T {
-        work(&mut self.queues)
-    }
-
-    fn held_here(&self) -> &HeldHere {
-        &self.held_here
-    }
-}
+use crate::values::quorum::{Deadline, NodeSet};
 
 fn claiming(end: Option<Duration>, now: Point) -> Claiming<u32> {
     let names: Arc<[Arc<[u8]>]> = ["a", "b", "c", "d"]
@@ -245,4 +198,199 @@ fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() 
         }
     }
     assert_eq!(seen[..2], [true; 2], "each by itself");
+}
+
+/// The plan of a call for four names, in this stage, with claims on these.
+fn planned(stage: Stage, claims: &[usize], now: Point) -> Plan {
+    let mut plan = *claiming(None, now).plan.expect("for several names");
+    plan.stage = stage;
+    plan.claims = claims.iter().map(|at| claim(*at, now)).collect();
+    plan.taken = claims.iter().copied().collect();
+    plan
+}
+
+fn claim(at: usize, now: Point) -> Claim {
+    Claim {
+        at,
+        lease: lease(now),
+        due: now.mono + 1000 * MS,
+        extension: None,
+        repair: None,
+    }
+}
+
+fn lease(now: Point) -> Lease {
+    let ttl = fixtures::ttl(3000 * MS);
+    Lease::new(fixtures::key(b"a"), ttl, Deadline::new(now, ttl.validity()))
+}
+
+fn claimed(claims: &[Claim]) -> Vec<usize> {
+    claims.iter().map(|claim| claim.at).collect()
+}
+
+#[test]
+fn all_names_are_waited_for_together_until_a_turn_is_over_and_names_were_in_the_way() {
+    let now = Point::now();
+    let (turn, until) = (now.mono + 250 * MS, now.mono + 400 * MS);
+    for (in_the_way, at, expected) in [
+        (None, 0, Some(until)),
+        (None, 250, Some(until)),
+        (Some(1), 0, Some(turn)),
+        (Some(1), 249, Some(turn)),
+        (Some(1), 250, None),
+        (Some(1), 251, None),
+    ] {
+        let mut plan = planned(Stage::Together(turn), &[], now);
+        plan.in_the_way = in_the_way;
+        let parks = match plan.parks(until, later(now, at * MS)) {
+            Parks::Until(until) => Some(until),
+            Parks::Leaves => None,
+            Parks::Extends(_) => panic!("nothing is claimed"),
+        };
+        assert_eq!(parks, expected, "{in_the_way:?}, {at}");
+    }
+}
+
+#[test]
+fn claims_are_extended_every_third_of_their_ttl_until_one_is_lost() {
+    let now = Point::now();
+    let mut plan = planned(Stage::Claims(3), &[0, 1], now);
+    plan.claims[1].due += MS;
+    let far = now.mono + 60_000 * MS;
+    let parks = plan.parks(far, now);
+    assert!(matches!(parks, Parks::Until(until) if until == now.mono + 1000 * MS));
+    assert!(matches!(plan.parks(now.mono, now), Parks::Until(until) if until == now.mono));
+    let due = later(now, 1000 * MS);
+    assert!(matches!(plan.parks(far, due), Parks::Extends(_)));
+    assert_eq!(plan.claims[0].due, due.mono + 1000 * MS);
+    plan.claims[0].lease.lost = Some(LostReason::NotHeld);
+    assert!(matches!(plan.parks(far, due), Parks::Leaves));
+}
+
+#[test]
+fn the_name_in_the_way_is_the_one_that_most_nodes_name_and_no_claim() {
+    let now = Point::now();
+    for (stage, claims, named, expected) in [
+        (Stage::Converts, &[][..], &[2, 1, 2][..], Some(2)),
+        (Stage::Converts, &[], &[1, 2, 1], Some(1)),
+        // The first one, if as many nodes name each.
+        (Stage::Converts, &[], &[2, 1], Some(1)),
+        (Stage::Converts, &[0], &[0, 0, 1], Some(1)),
+        (Stage::Converts, &[0], &[0, 0], Some(0)),
+        // There is no such name.
+        (Stage::Converts, &[], &[4, 4, 1], Some(1)),
+        (Stage::Converts, &[], &[4], None),
+        // The answer concerns the one name that is being claimed.
+        (Stage::Claims(0), &[], &[2], None),
+    ] {
+        let mut plan = planned(stage, claims, now);
+        let mut answer = denied(None, now);
+        let info = |name: &usize| LockInfo {
+            name: Some(*name),
+            ..LockInfo::default()
+        };
+        answer.remarks.make().lock_infos = named.iter().map(info).collect();
+        plan.learn(&answer);
+        assert_eq!(plan.in_the_way, expected, "{claims:?}, {named:?}");
+    }
+}
+
+#[test]
+fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped() {
+    let now = Point::now();
+    for (failure, name, kept, dropped, claims) in [
+        (
+            WaitFailure::Busy(None),
+            Some(2),
+            &[1][..],
+            &[3][..],
+            Some(2),
+        ),
+        (WaitFailure::Busy(None), Some(0), &[], &[1, 3], Some(0)),
+        // The name is claimed already, or none is known: all names are waited for.
+        (WaitFailure::Busy(None), Some(3), &[], &[1, 3], None),
+        (WaitFailure::Busy(None), None, &[], &[1, 3], None),
+        (WaitFailure::TooSlow, Some(2), &[], &[1, 3], None),
+    ] {
+        let (mut plan, mut process) = (planned(Stage::Converts, &[1, 3], now), Alone::new());
+        plan.in_the_way = name;
+        assert!(matches!(
+            plan.denied(failure, &mut process, now),
+            Goes::On(_)
+        ));
+        assert_eq!(claimed(&plan.claims), kept, "{name:?}");
+        assert_eq!(claimed(&plan.dropped), dropped, "{name:?}");
+        // An undo may have ended the claims.
+        assert!(plan.claims.iter().all(|claim| claim.due == now.mono));
+        match plan.stage {
+            Stage::Claims(at) => assert_eq!(Some(at), claims, "{name:?}"),
+            Stage::Together(until) => {
+                assert_eq!((claims, until), (None, now.mono + 250 * MS), "{name:?}");
+            }
+            _ => panic!("{name:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_claim_that_was_granted_is_extended_after_a_third_of_its_ttl() {
+    let (now, mut process) = (Point::now(), Alone::new());
+    let mut plan = planned(Stage::Claims(2), &[], now);
+    assert!(matches!(
+        plan.ended(Ok(lease(now)), &mut process, now),
+        Goes::On(_)
+    ));
+    assert_eq!(claimed(&plan.claims), [2]);
+    assert_eq!(plan.claims[0].due, now.mono + 1000 * MS);
+}
+
+#[test]
+fn an_attempt_that_shows_that_waiting_is_useless_ends_the_plan() {
+    let (now, mut process) = (Point::now(), Alone::new());
+    for for_good in [false, true] {
+        let mut plan = planned(Stage::Converts, &[1], now);
+        let errors = NodeErrors::new(Vec::new(), None);
+        let failure = WaitFailure::Unavailable(match for_good {
+            true => errors.for_good(),
+            false => errors,
+        });
+        let goes = plan.ended(Err(failure.into()), &mut process, now);
+        assert_eq!(matches!(goes, Goes::Ends(_)), for_good);
+    }
+}
+
+/// The releases of the claims may take longer than its validity.
+#[test]
+fn a_lock_on_all_names_that_is_over_is_released_and_not_returned() {
+    let now = Point::now();
+    let mut plan = planned(Stage::Ends(Ok(lease(now))), &[], now);
+    assert!(matches!(plan.end::<u32>(now), Step::Done(Ok(_))));
+    let mut plan = planned(Stage::Ends(Ok(lease(now))), &[], now);
+    let late = later(now, 3000 * MS);
+    assert!(matches!(plan.end::<u32>(late), Step::Release(_)));
+    let end = plan.end::<u32>(late);
+    assert!(matches!(
+        end,
+        Step::Done(Err(Ended::Failed(WaitFailure::TooSlow)))
+    ));
+}
+
+#[test]
+fn only_the_first_call_of_a_plan_asks_the_nodes_although_its_time_is_over() {
+    for attempts in [0, 1] {
+        let (now, mut process) = (Point::now(), Alone::new());
+        let mut first = claiming(None, now);
+        while let Step::Try(_) = first.next(&mut process, now) {
+            first.answered(denied(Some(0), now), &mut process, now);
+        }
+        let mut second = claiming(Some(100 * MS), now);
+        assert!(matches!(second.next(&mut process, now), Step::Park(_)));
+        second.plan.as_mut().expect("for several names").attempts = attempts;
+        // Now it is at the front.
+        first.cancel(&mut process);
+        while !matches!(first.next(&mut process, now), Step::Done(_)) {}
+        let over = later(now, 100 * MS);
+        let asks = matches!(second.next(&mut process, over), Step::Try(_));
+        assert_eq!(asks, attempts == 0);
+    }
 }
