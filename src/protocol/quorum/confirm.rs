@@ -93,4 +93,31 @@ mod tests {
         assert!(matches!(next, Next::Finished), "{next:?}");
         assert!(!confirmation.some_are_refused());
     }
+    #[test]
+    fn a_node_has_its_time_to_answer_and_the_thread_stays_a_while_after_the_last_release() {
+        let now = clock::instant();
+        let later = |time: u64| now + Duration::from_millis(time);
+        let unconfirmed = Some((later(1), later(51)));
+        for (oldest, retry_at, at, expected) in [
+            (unconfirmed, None, 2, Some(51)),
+            (unconfirmed, Some(20), 2, Some(20)),
+            (unconfirmed, Some(60), 2, Some(51)),
+            (unconfirmed, None, 50, Some(51)),
+            (unconfirmed, None, 51, None),
+            (None, None, 2, Some(500)),
+            (None, None, 499, Some(500)),
+        ] {
+            let mut confirmation = Confirmation::default();
+            confirmation.released(now);
+            match confirmation.next(oldest, retry_at.map(later), false, later(at)) {
+                Next::Wait { until } => assert_eq!(Some(until), expected.map(later), "{at}"),
+                Next::Lead => assert_eq!(expected, None, "{at}"),
+                next => panic!("{at}: {next:?}"),
+            }
+        }
+        let mut confirmation = Confirmation::default();
+        confirmation.released(now);
+        let end = confirmation.next(None, None, false, later(500));
+        assert!(matches!(end, Next::Finished), "{end:?}");
+    }
 }

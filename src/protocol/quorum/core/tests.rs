@@ -3,6 +3,8 @@
 mod cluster;
 mod debts;
 mod directory;
+mod news;
+mod slots;
 
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
@@ -145,8 +147,9 @@ impl World {
 fn next_but_reads(world: &mut World) -> Next {
     loop {
         match world.next() {
-            Next::Recv { until, .. } if until == world.now => {
-                world.input(Input::Received(Ok(&[])));
+            Next::Recv { node, until } if until == world.now => {
+                let nothing = Input::Received(Ok(&[]));
+                world.core.input(node, nothing, world.now);
             }
             next => return next,
         }
@@ -425,5 +428,35 @@ fn a_majority_has_carried_out_what_few_nodes_are_owed() {
         world.core.add_debt(node, debt());
         assert!(world.core.owes_any());
         assert_eq!(world.core.owed(), owed, "{node}");
+    }
+    // Nodes that are connected may carry it out yet.
+    for (connected, owed) in [(0, OwedTo::Absent), (1, OwedTo::Absent), (2, OwedTo::Many)] {
+        let mut world = World::of(3);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        (0..connected).for_each(|node| world.connected_to(node, Ok(())));
+        (0..3).for_each(|node| world.core.add_debt(node, debt()));
+        assert_eq!(world.core.owed(), owed, "{connected} of three");
+    }
+}
+
+/// The thread that confirms releases stays for a while after the last one.
+#[test]
+fn the_ends_of_locks_that_no_reply_confirms_or_another_server_may_owe_are_confirmed() {
+    let release = || Action::Release(Notify::None);
+    let shorten = || Action::Shorten(ttl(1000 * MS));
+    for (action, only_write, is_routed, confirmed) in [
+        (release(), false, false, false),
+        (release(), true, false, true),
+        (release(), false, true, true),
+        (shorten(), false, false, true),
+        (Action::Acquire(ttl(1000 * MS)), true, true, false),
+    ] {
+        let mut world = World::new();
+        world.core.nodes[0].wire_mut().handshake.routed = is_routed;
+        let op = Op::new(action, key(b"a")).only_write(only_write);
+        world.core.submit(op, 0, world.now);
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
+        let waits = matches!(next, Next::Wait { .. });
+        assert_eq!(waits, confirmed, "{next:?}, {only_write}, {is_routed}");
     }
 }

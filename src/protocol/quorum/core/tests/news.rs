@@ -1,0 +1,87 @@
+//! What threads that wait are woken for.
+
+use super::*;
+
+/// A node that sits out for a second, with its worker, since its server has just been started.
+fn sitting_out() -> World {
+    let mut world = World::new();
+    let addresses = std::iter::once((Arc::from("h:1"), Some(Guard::new(1000 * MS, 1))));
+    let timeouts = world.core.timeouts;
+    world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
+    world.begin_to_connect();
+    let connected = Ok(Handshake {
+        uptime: Some((Duration::ZERO, world.now)),
+        ..Handshake::default()
+    });
+    assert!(world.core.connected(0, connected, world.now));
+    let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
+    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Wait { .. }]));
+    world
+}
+
+/// A node that is connected, and one that was never connected.
+fn connected_and_away() -> [World; 2] {
+    let mut connected = World::new();
+    connected.begin_to_connect();
+    connected.connected(Ok(()));
+    [connected, World::new()]
+}
+
+/// Whether this work has news for threads that wait.
+fn is_news(world: &mut World, work: impl FnOnce(&mut World)) -> bool {
+    world.core.news = false;
+    work(world);
+    world.core.news
+}
+
+#[test]
+fn the_worker_of_a_node_that_has_sat_out_connects_it_for_an_operation() {
+    for (since, expected) in [(Duration::ZERO, false), (60_000 * MS, true)] {
+        let mut world = sitting_out();
+        world.now += since;
+        assert_eq!(is_news(&mut world, World::acquire), expected, "{since:?}");
+    }
+    for mut world in connected_and_away() {
+        assert!(!is_news(&mut world, World::acquire));
+    }
+}
+
+#[test]
+fn the_worker_of_a_node_that_sits_out_writes_what_the_node_is_owed() {
+    let owe = |world: &mut World| world.core.add_debt(0, Some(Debt::release(key(b"a"))));
+    assert!(is_news(&mut sitting_out(), owe));
+    for mut world in connected_and_away() {
+        assert!(!is_news(&mut world, owe));
+    }
+}
+
+#[test]
+fn the_thread_that_closes_the_nodes_waits_for_what_is_written() {
+    for closed in [false, true] {
+        let mut world = World::sending();
+        if closed {
+            world.core.close(world.now);
+        }
+        let sent = |world: &mut World| world.input(Input::Sent(Ok(())));
+        assert_eq!(is_news(&mut world, sent), closed);
+    }
+}
+
+/// The third node is still being connected for the first time.
+#[test]
+fn first_connections_are_waited_for_one_node_timeout_after_a_majority_is_connected() {
+    let mut world = World::of(3);
+    (0..3).for_each(|node| world.begins_to_connect(node));
+    (0..2).for_each(|node| world.connected_to(node, Ok(())));
+    let end = world.now + 50 * MS;
+    world.now += 10 * MS;
+    world.acquire();
+    let next = next_but_reads(&mut world);
+    assert!(
+        matches!(next, Next::Wait { until } if until == end),
+        "{next:?}"
+    );
+    world.now = end;
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
