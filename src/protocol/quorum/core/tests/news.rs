@@ -1,4 +1,4 @@
-//! What threads that wait are woken for.
+//! News: which changes wake threads that wait.
 
 use super::*;
 

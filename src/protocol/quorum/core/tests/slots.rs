@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::commands::kind::Kind;
 
-/// What each node still owes: the slots that are to be released there.
+/// The ends of locks that nodes still owe, and the slots that these release.
 fn owed(world: &mut World) -> Vec<(usize, Option<u16>)> {
     let owed = world.core.take_owed(|_| true).into_iter();
     let slot = |debt: &Debt| match debt.key.kind {
