@@ -452,3 +452,6 @@ impl<W> Operation<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,3 +170,52 @@ impl<W> IndexMut<usize> for Operations<W> {
         &mut self.slots[slot]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, key, ttl};
+    use crate::protocol::commands::script::{Action, Notify};
+    use crate::protocol::node::debt::Debt;
+    use crate::values::clock;
+
+    #[test]
+    fn only_an_acquire_of_its_resource_reports_a_notification_elsewhere() {
+        let mut operations = Operations::new(Prefix::default());
+        let mut submit = |action, name| {
+            let op = Op::new(action, key(name));
+            operations.submit(op, (), clock::instant())
+        };
+        let release = submit(Action::Release(Notify::None), b"a");
+        let other = submit(Action::Acquire(ttl(1000 * MS)), b"b");
+        let acquire = submit(Action::Acquire(ttl(1000 * MS)), b"a");
+        let notified = Debt::release(key(b"a"));
+        operations.notified_elsewhere.add(Some(notified));
+        for (slot, expected) in [
+            (release, false),
+            (other, false),
+            (acquire, true),
+            (acquire, false),
+        ] {
+            assert_eq!(operations.take_notified(slot), expected, "{slot}");
+        }
+    }
+
+    #[test]
+    fn free_slots_behind_the_last_operation_are_given_up_beyond_a_number() {
+        let mut operations = Operations::new(Prefix::default());
+        for _ in 0..SLOTS + 3 {
+            let op = Op::new(Action::Release(Notify::None), key(b"a"));
+            operations.submit(op, (), clock::instant());
+        }
+        operations.shrink();
+        assert_eq!(operations.slots().len(), SLOTS + 3);
+        operations[SLOTS + 2].phase = Phase::Free;
+        operations[SLOTS].phase = Phase::Free;
+        operations.shrink();
+        assert_eq!(operations.slots().len(), SLOTS + 2);
+        operations.all_mut().for_each(|one| one.phase = Phase::Free);
+        operations.shrink();
+        assert_eq!(operations.slots().len(), SLOTS);
+    }
+}

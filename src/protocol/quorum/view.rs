@@ -79,3 +79,50 @@ impl View {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::values::clock;
+
+    #[test]
+    fn one_server_behind_two_nodes_is_noticed_whichever_nodes_are_away_besides() {
+        let now = clock::instant();
+        let same_server = |causes: [Option<Cause>; 3]| {
+            let mut nodes = Vec::new();
+            for cause in causes {
+                let mut node = Node::new("x".into(), None);
+                cause.map(|cause| node.away(Arc::new(cause)));
+                nodes.push(node);
+            }
+            View::of(&nodes, &Reader::new(3, now), now).same_server
+        };
+        let (same, closed) = (Cause::SameServer(0), Cause::Closed("it ended".into()));
+        assert!(!same_server([None, Some(closed.clone()), None]));
+        assert!(same_server([
+            None,
+            Some(same.clone()),
+            Some(closed.clone())
+        ]));
+        assert!(same_server([Some(closed), None, Some(same)]));
+    }
+
+    #[test]
+    fn each_operation_is_sent_where_its_answer_counts() {
+        let (connected, held) = (NodeSet::first(3), NodeSet::first(2));
+        let view = View {
+            nodes: 3,
+            connected,
+            held,
+            grants: NodeSet::first(1),
+            slow: NodeSet::EMPTY,
+            same_server: false,
+            replies_flowing: true,
+        };
+        assert_eq!(view.counting(Proof::None), connected);
+        assert_eq!(view.counting(Proof::Look), held);
+        assert_eq!(view.counting(Proof::Witness), NodeSet::first(1));
+    }
+}

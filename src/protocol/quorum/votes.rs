@@ -166,3 +166,41 @@ impl From<Vec<LockInfo>> for Remarks {
         Remarks(Some(Box::new(lists)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::MS;
+
+    #[test]
+    fn a_lock_is_taken_if_any_node_has_it_for_another_holder() {
+        let reason = |instead: &[Instead]| {
+            let mut remarks = Remarks::default();
+            remarks.make().instead = instead.to_vec();
+            remarks.lost_reason()
+        };
+        let (another, nothing) = (Instead::Another, Instead::Nothing);
+        assert_eq!(reason(&[]), LostReason::NotHeld);
+        assert_eq!(reason(&[nothing]), LostReason::Deleted);
+        assert_eq!(reason(&[nothing, another]), LostReason::Taken);
+    }
+
+    #[test]
+    fn errors_report_when_enough_nodes_give_votes_again() {
+        let nodes: Vec<Node> = (0..3).map(|_| Node::new("x".into(), None)).collect();
+        let retry_after = |causes: [Cause; 2]| {
+            let mut votes = Votes::default();
+            for (node, cause) in causes.into_iter().enumerate() {
+                votes.fail(node, &Arc::new(cause));
+            }
+            let errors = votes.errors(Question::Acquire, NodeSet::first(3), &nodes);
+            errors.retry_after()
+        };
+        let sits_out = || Cause::Quarantined(700 * MS, false);
+        let stepped = || Cause::Stepped(5 * MS, 900 * MS);
+        let closed = || Cause::Closed("it ended".into());
+        assert_eq!(retry_after([sits_out(), stepped()]), Some(700 * MS));
+        assert_eq!(retry_after([stepped(), closed()]), Some(900 * MS));
+        assert_eq!(retry_after([closed(), closed()]), None);
+    }
+}

@@ -151,7 +151,7 @@ impl<W> Core<W> {
         Next::Recv { node, until: now }
     }
 
-    fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
+    pub(super) fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
         let idle_since = now.checked_sub(IDLE);
         let idle = |at: &usize| {
             let node = &self.nodes[*at];

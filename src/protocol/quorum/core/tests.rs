@@ -3,6 +3,7 @@
 mod cluster;
 mod debts;
 mod directory;
+mod leader;
 mod news;
 mod slots;
 
@@ -389,8 +390,9 @@ fn a_release_for_some_nodes_ends_when_they_have_answered() {
             world.core.input(node, reply, world.now);
         }
         world.now += ends * MS;
-        world.next();
+        let next = world.next();
         assert_eq!(world.core.answers.len(), 1, "for {nodes} nodes");
+        assert!(!matches!(next, Next::Wait { .. }), "for {nodes} nodes");
     }
 }
 

@@ -187,6 +187,7 @@ mod tests {
     use crate::protocol::commands::script::{Action, Notify};
     use crate::protocol::commands::vote::{Refusal, Vote};
     use crate::protocol::quorum::op::Op;
+    use crate::protocol::quorum::operation::tests::view;
     use crate::values::clock;
     use crate::values::prefix::Prefix;
 
@@ -211,16 +212,7 @@ mod tests {
             };
             operation.vote(*node, vote);
         }
-        let view = View {
-            nodes: 3,
-            connected,
-            held: connected,
-            grants: connected,
-            slow: NodeSet::EMPTY,
-            same_server: false,
-            replies_flowing: true,
-        };
-        operation.verdict(&view, now + MS)
+        operation.verdict(&view(connected), now + MS)
     }
 
     #[test]

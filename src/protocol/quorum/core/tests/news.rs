@@ -72,7 +72,10 @@ fn the_thread_that_closes_the_nodes_waits_for_what_is_written() {
 fn first_connections_are_waited_for_one_node_timeout_after_a_majority_is_connected() {
     let mut world = World::of(3);
     (0..3).for_each(|node| world.begins_to_connect(node));
-    (0..2).for_each(|node| world.connected_to(node, Ok(())));
+    for node in 0..2 {
+        world.now += 5 * MS;
+        world.connected_to(node, Ok(()));
+    }
     let end = world.now + 50 * MS;
     world.now += 10 * MS;
     world.acquire();

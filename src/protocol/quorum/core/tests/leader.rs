@@ -1,0 +1,90 @@
+//! The times that the leader has for its steps, and what it does when the nodes are closed.
+
+use super::*;
+
+fn connected() -> World {
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world
+}
+
+fn release(world: &mut World) {
+    let op = Op::new(Action::Release(Notify::None), key(b"a"));
+    world.core.submit(op.only_write(true), 0, world.now);
+}
+
+/// A node that takes in nothing holds up the others for half a node timeout, and no operation for more than two.
+#[test]
+fn a_write_has_half_a_node_timeout_but_not_beyond_the_end_of_an_operation() {
+    for (since, expected) in [(0, 25), (70, 25), (90, 10)] {
+        let mut world = connected();
+        world.acquire();
+        let begun = world.now;
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        world.now = begun + since * MS;
+        let all = NodeSet::first(1);
+        world.core.nodes[0].wire_mut().probed(world.now);
+        match world.core.send(all, world.now) {
+            Next::Send { until, .. } => assert_eq!(until, world.now + expected * MS, "{since}"),
+            next => panic!("{since}: {next:?}"),
+        }
+    }
+}
+
+/// Closing on replies that were not read may lose a release.
+#[test]
+fn after_the_close_replies_are_waited_for_one_node_timeout() {
+    let mut world = connected();
+    release(&mut world);
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    world.input(Input::Sent(Ok(())));
+    world.core.close(world.now);
+    let end = world.now + 50 * MS;
+    world.now += MS;
+    let next = next_but_reads(&mut world);
+    assert!(
+        matches!(next, Next::Recv { until, .. } if until <= end),
+        "{next:?}"
+    );
+    world.input(Input::Received(Ok(b":1\r\n")));
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Finished), "{next:?}");
+}
+
+#[test]
+fn a_worker_too_starts_the_thread_that_resends_what_was_refused_for_now() {
+    for role in [ThreadRole::Leader, ThreadRole::Worker(0)] {
+        let mut world = connected();
+        assert!(!world.core.starts_confirmer(role));
+        release(&mut world);
+        world.answers(b"-BUSY Redis is busy running a script.\r\n");
+        assert!(world.core.starts_confirmer(role), "{role:?}");
+        assert!(!world.core.starts_confirmer(role), "{role:?}");
+    }
+}
+
+/// Two nodes would have one vote.
+#[test]
+fn a_node_that_leads_to_the_server_of_another_one_is_not_used() {
+    let mut world = World::of(3);
+    (0..3).for_each(|node| world.begins_to_connect(node));
+    let mut connects = |node: usize, run_id: &str| {
+        let handshake = Handshake {
+            run_id: Some(run_id.into()),
+            ..Handshake::default()
+        };
+        let used = world.core.connected(node, Ok(handshake), world.now);
+        if used {
+            let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(node), world.now));
+            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        }
+        used
+    };
+    assert!(connects(0, "one"));
+    assert!(connects(1, "two"));
+    assert!(!connects(2, "two"));
+    let cause = world.core.nodes[2].cause().unwrap();
+    assert!(matches!(**cause, Cause::SameServer(1)), "{cause}");
+}
