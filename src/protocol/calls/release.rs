@@ -140,3 +140,106 @@ impl Release {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, key};
+    use crate::protocol::calls::process::alone::Alone;
+    use crate::protocol::commands::kind::Kind;
+    use crate::protocol::commands::vote::NOTIFIED;
+    use crate::protocol::quorum::answer::Outcome;
+    use crate::protocol::waiting::waiter::AcquireRequest;
+    use crate::values::quorum::NodeSet;
+
+    fn release(kind: Kind, fair: bool) -> Release {
+        Release {
+            key: key(b"a").of_kind(kind),
+            notified_elsewhere: false,
+            fair,
+            only_write: false,
+            node_timeout: NODE_TIMEOUT,
+        }
+    }
+
+    /// A process that holds the lock, and in which a thread may wait for it.
+    fn process(waits: bool, now: Point) -> Alone {
+        let mut process = Alone::new();
+        process.held_here.add(b"a");
+        process.is_idle = !waits;
+        if waits {
+            let request = AcquireRequest {
+                kind: Kind::Plain,
+                ttl: fixtures::ttl(3000 * MS),
+                label: None,
+                end: None,
+                must_ask: false,
+                retry_delay: (50 * MS, 250 * MS),
+                turn: None,
+            };
+            let name = Arc::from(&b"a"[..]);
+            process.queues.join(&name, 1, request, None, now);
+            process.queues.woken.clear();
+        }
+        process
+    }
+
+    #[test]
+    fn a_release_hands_a_plain_lock_off_to_a_waiter_here_or_has_the_next_one_notified() {
+        let now = Point::now();
+        let turn = QueueTurn::new(NODE_TIMEOUT);
+        let reader = || Kind::Read { waited: 0 };
+        for (kind, fair, waits, expected, hands_off) in [
+            (Kind::Plain, false, false, Notify::First, false),
+            (Kind::Plain, false, true, Notify::None, true),
+            (
+                Kind::Plain,
+                true,
+                true,
+                Notify::FirstAndReserve(turn),
+                false,
+            ),
+            (reader(), false, false, Notify::First, false),
+            (reader(), false, true, Notify::First, false),
+        ] {
+            let mut process = process(waits, now);
+            let submit = release(kind, fair).submit(&mut process, || now);
+            let Action::Release(notify) = submit.op.action else {
+                panic!("it is a release");
+            };
+            assert_eq!(notify, expected, "{fair}, {waits}");
+            assert_eq!(submit.next.is_some(), hands_off, "{fair}, {waits}");
+        }
+    }
+
+    #[test]
+    fn a_release_that_was_answered_wakes_the_next_waiter_here_unless_none_waits() {
+        let now = Point::now();
+        let reader = || Kind::Read { waited: 0 };
+        // Whether a waiter elsewhere was notified, whether one is here, and whether it was handed the lock.
+        for (kind, notified, waits, handed_off, wakes, yields) in [
+            (Kind::Plain, false, false, false, false, false),
+            (Kind::Plain, false, true, false, true, false),
+            (Kind::Plain, true, true, false, true, false),
+            (Kind::Plain, true, false, false, false, true),
+            (Kind::Plain, false, true, true, true, false),
+            (reader(), false, false, false, false, false),
+            (reader(), false, true, false, true, false),
+            (reader(), true, false, false, false, true),
+        ] {
+            let mut process = process(waits, now);
+            let is_plain = kind.is_plain();
+            let mut answer = fixtures::answer(Outcome::Yes(NodeSet::first(3)), 3, now);
+            answer.numbers = Some((1, if notified { NOTIFIED } else { 1 }));
+            release(kind, false).answered(handed_off, answer, &mut process, || now);
+            let what = format!("{is_plain}, {notified}, {waits}, {handed_off}");
+            assert_eq!(process.held_here.has(b"a"), !is_plain, "{what}");
+            assert_eq!(!process.queues.woken.is_empty(), wakes, "{what}");
+            // Its process gets a head start.
+            let joins = process.queues.has_queue(b"a", now.mono);
+            assert_eq!(joins, waits || yields, "{what}");
+        }
+    }
+}
