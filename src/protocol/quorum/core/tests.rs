@@ -331,6 +331,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
         let another = Key::new(Arc::from(&b"b"[..]), Token::from_bytes([9; 20]), None);
         submit(extend.clone(), another);
         submit(extend.clone(), key(b"a"));
+        submit(Action::Repair(ttl(60_000 * MS)), key(b"a"));
         submit(end.clone(), key(b"a"));
         world.sent.clear();
         world.next();

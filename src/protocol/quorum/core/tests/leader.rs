@@ -88,3 +88,20 @@ fn a_node_that_leads_to_the_server_of_another_one_is_not_used() {
     let cause = world.core.nodes[2].cause().unwrap();
     assert!(matches!(**cause, Cause::SameServer(1)), "{cause}");
 }
+
+/// Otherwise a lock that is free already would be denied.
+#[test]
+fn releases_are_written_before_other_operations() {
+    let mut world = connected();
+    let acquire = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"b"));
+    world.core.submit(acquire, 0, world.now);
+    release(&mut world);
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    let place = |name: &[u8]| world.sent.windows(6).position(|part| part == name);
+    let (released, acquired) = (place(b"1\r\na\r\n"), place(b"1\r\nb\r\n"));
+    assert!(
+        released.is_some() && released < acquired,
+        "{released:?}, {acquired:?}"
+    );
+}
