@@ -307,7 +307,7 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
             Some(2),
         ),
         (WaitFailure::Busy(None), Some(0), &[], &[1, 3], Some(0)),
-        // The name is claimed already, or none is known: all names are waited for.
+        // The name is claimed already, or no node names one: all names are waited for.
         (WaitFailure::Busy(None), Some(3), &[], &[1, 3], None),
         (WaitFailure::Busy(None), None, &[], &[1, 3], None),
         (WaitFailure::TooSlow, Some(2), &[], &[1, 3], None),
