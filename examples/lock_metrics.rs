@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use redlock_sync::{Ending, Error, Event, LostReason};
 
-use super::series::{Family, Kind, Series};
+use super::series::{Family, Series, SeriesKind};
 
 /// From a round trip on one machine to a long wait.
 const SECONDS: &[f64] = &[
@@ -27,18 +27,18 @@ const PARTS_OF_TTL: &[f64] = &[0.05, 0.1, 0.2, 0.33, 0.5, 0.6, 0.67, 0.8, 0.9, 1
 
 #[rustfmt::skip]
 const FAMILIES: &[Family] = &[
-    ("redlock_build_info", Kind::Gauge, "The version of this program"),
-    ("redlock_acquire_duration_seconds", Kind::Histogram(SECONDS), "How long calls that acquire took"),
-    ("redlock_acquire_attempts_total", Kind::Counter, "Attempts of calls that acquire"),
-    ("redlock_waiting", Kind::Gauge, "Threads that wait for a lock now"),
-    ("redlock_hold_duration_seconds", Kind::Histogram(SECONDS), "How long locks were held"),
-    ("redlock_held", Kind::Gauge, "Locks held now"),
-    ("redlock_lost_total", Kind::Counter, "Locks found lost"),
-    ("redlock_extensions_total", Kind::Counter, "Extensions and renewals"),
-    ("redlock_extension_slack_ratio", Kind::Histogram(PARTS_OF_TTL), "What was left of the validity when a lock was extended, as a part of the ttl"),
-    ("redlock_endings_total", Kind::Counter, "How locks ended"),
-    ("redlock_node_up", Kind::Gauge, "Whether a node gives votes"),
-    ("redlock_node_outages_total", Kind::Counter, "How often a node gave no votes"),
+    ("redlock_build_info", SeriesKind::Gauge, "The version of this program"),
+    ("redlock_acquire_duration_seconds", SeriesKind::Histogram(SECONDS), "How long calls that acquire took"),
+    ("redlock_acquire_attempts_total", SeriesKind::Counter, "Attempts of calls that acquire"),
+    ("redlock_waiting", SeriesKind::Gauge, "Threads that wait for a lock now"),
+    ("redlock_hold_duration_seconds", SeriesKind::Histogram(SECONDS), "How long locks were held"),
+    ("redlock_held", SeriesKind::Gauge, "Locks held now"),
+    ("redlock_lost_total", SeriesKind::Counter, "Locks found lost"),
+    ("redlock_extensions_total", SeriesKind::Counter, "Extensions and renewals"),
+    ("redlock_extension_slack_ratio", SeriesKind::Histogram(PARTS_OF_TTL), "What was left of the validity when a lock was extended, as a part of the ttl"),
+    ("redlock_endings_total", SeriesKind::Counter, "How locks ended"),
+    ("redlock_node_up", SeriesKind::Gauge, "Whether a node gives votes"),
+    ("redlock_node_outages_total", SeriesKind::Counter, "How often a node gave no votes"),
 ];
 
 /// The beginning of the names of a class, up to a colon or the end, and the ttl of its locks.

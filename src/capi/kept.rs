@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::callback::{Callback, ExpiringFn, LostFn};
-use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
+use super::lock::{Handle, HeldHandle, end_callbacks, handle, is_reentrant};
 use super::*;
 use crate::KeptLock;
 use crate::values::clock;
@@ -21,13 +21,15 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
         let handle = handle(lock)?;
         let mut held = handle.change()?;
         match *held {
-            Held::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
-            Held::Reentrant(_) => return Err(is_reentrant()),
+            HeldHandle::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
+            HeldHandle::Reentrant(_) => return Err(is_reentrant()),
             _ => {}
         }
-        *held = match replace(&mut *held, Held::Ended) {
-            Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
-            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(handle.ended()),
+        *held = match replace(&mut *held, HeldHandle::Ended) {
+            HeldHandle::Plain(lock) => HeldHandle::Kept(lock.keep_alive(ms(max_hold))?),
+            HeldHandle::Kept(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => {
+                return Err(handle.ended());
+            }
         };
         Ok(())
     })
@@ -39,12 +41,12 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         let handle = handle(lock)?;
         let mut held = handle.change()?;
         match &*held {
-            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(handle.ended()),
-            Held::Kept(_) => {}
+            HeldHandle::Plain(_) | HeldHandle::Reentrant(_) => return Err(not_kept()),
+            HeldHandle::Ended => return Err(handle.ended()),
+            HeldHandle::Kept(_) => {}
         }
-        if let Held::Kept(lock) = replace(&mut *held, Held::Ended) {
-            *held = Held::Plain(lock.stop());
+        if let HeldHandle::Kept(lock) = replace(&mut *held, HeldHandle::Ended) {
+            *held = HeldHandle::Plain(lock.stop());
         }
         let callbacks = handle.take_callbacks();
         // A callback may wait for another thread that asks the lock something.
@@ -58,8 +60,8 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
 extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Kept(lock) => millis(lock.hold_left()),
-            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
+            HeldHandle::Kept(lock) => millis(lock.hold_left()),
+            HeldHandle::Plain(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => 0,
         })
     })
 }
@@ -74,10 +76,10 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
             // In slices, so that other threads can change the lock meanwhile.
             let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
             match &*handle.read()? {
-                Held::Kept(lock) if lock.wait_lost(slice) => lock.ensure(Duration::ZERO)?,
-                Held::Kept(_) => {}
-                Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-                Held::Ended => return Err(handle.ended()),
+                HeldHandle::Kept(lock) if lock.wait_lost(slice) => lock.ensure(Duration::ZERO)?,
+                HeldHandle::Kept(_) => {}
+                HeldHandle::Plain(_) | HeldHandle::Reentrant(_) => return Err(not_kept()),
+                HeldHandle::Ended => return Err(handle.ended()),
             }
             if left.is_some_and(|left| left <= slice) {
                 return Ok(());
@@ -90,8 +92,10 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
 extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
-            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => REDLOCK_REASON_NONE,
+            HeldHandle::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
+            HeldHandle::Plain(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => {
+                REDLOCK_REASON_NONE
+            }
         })
     })
 }
@@ -140,8 +144,8 @@ extern "C" fn redlock_lock_on_expiring(
 extern "C" fn redlock_lock_since_renewal_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Kept(lock) => millis(lock.since_renewal()),
-            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
+            HeldHandle::Kept(lock) => millis(lock.since_renewal()),
+            HeldHandle::Plain(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => 0,
         })
     })
 }
@@ -154,9 +158,9 @@ fn register(
 ) -> Result<(), Failure> {
     let held = handle.read()?;
     let kept = match &*held {
-        Held::Kept(kept) => kept,
-        Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-        Held::Ended => return Err(handle.ended()),
+        HeldHandle::Kept(kept) => kept,
+        HeldHandle::Plain(_) | HeldHandle::Reentrant(_) => return Err(not_kept()),
+        HeldHandle::Ended => return Err(handle.ended()),
     };
     let callback = Arc::new(Callback::new(user));
     lock(&handle.callbacks).push(callback.clone());
@@ -208,9 +212,9 @@ mod tests {
         }
         let held = replace(
             &mut *handle.change().unwrap_or_else(|_| panic!()),
-            Held::Ended,
+            HeldHandle::Ended,
         );
-        if let Held::Plain(lock) = held {
+        if let HeldHandle::Plain(lock) = held {
             lock.leak();
         }
     }

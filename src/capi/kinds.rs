@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use super::acquire::asking;
 use super::client::{Client, redlock_of};
-use super::lock::{Handle, Held, handle};
+use super::lock::{Handle, HeldHandle, handle};
 use super::*;
 use crate::{Lockable, Redlock, Token};
 
@@ -210,9 +210,9 @@ extern "C" fn redlock_resume_write(
 extern "C" fn redlock_lock_slot(lock: Option<&Handle>) -> i64 {
     let slot = value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(lock) => lock.slot(),
-            Held::Kept(lock) => lock.slot(),
-            Held::Reentrant(_) | Held::Ended => None,
+            HeldHandle::Plain(lock) => lock.slot(),
+            HeldHandle::Kept(lock) => lock.slot(),
+            HeldHandle::Reentrant(_) | HeldHandle::Ended => None,
         })
     });
     slot.map_or(-1, i64::from)

@@ -19,11 +19,11 @@ pub(super) struct Handle {
     pub(super) resource: Arc<[u8]>,
     /// `None`: an entry of a reentrant lock, which cannot be resumed.
     token: Option<Token>,
-    held: RwLock<Held>,
+    held: RwLock<HeldHandle>,
     pub(super) callbacks: Mutex<Vec<Arc<Callback>>>,
 }
 
-pub(super) enum Held {
+pub(super) enum HeldHandle {
     Plain(Lock),
     Kept(KeptLock),
     Reentrant(HandleEntry),
@@ -37,7 +37,7 @@ impl Handle {
             process: std::process::id(),
             resource: lock.resource().into(),
             token: Some(*lock.token()),
-            held: RwLock::new(Held::Plain(lock)),
+            held: RwLock::new(HeldHandle::Plain(lock)),
             callbacks: Mutex::default(),
         }
     }
@@ -47,7 +47,7 @@ impl Handle {
             process: std::process::id(),
             resource: lock.resource().into(),
             token: None,
-            held: RwLock::new(Held::Reentrant(HandleEntry {
+            held: RwLock::new(HeldHandle::Reentrant(HandleEntry {
                 thread: this_thread(),
                 lock: ManuallyDrop::new(lock),
             })),
@@ -99,13 +99,13 @@ impl Handle {
         }))
     }
 
-    pub(super) fn read(&self) -> Result<Use<RwLockReadGuard<'_, Held>>, Failure> {
+    pub(super) fn read(&self) -> Result<Use<RwLockReadGuard<'_, HeldHandle>>, Failure> {
         self.check()?;
         let take = || self.held.read().unwrap_or_else(PoisonError::into_inner);
         Ok(Use::new(self.address(), take))
     }
 
-    pub(super) fn change(&self) -> Result<Use<RwLockWriteGuard<'_, Held>>, Failure> {
+    pub(super) fn change(&self) -> Result<Use<RwLockWriteGuard<'_, HeldHandle>>, Failure> {
         self.check()?;
         let take = || self.held.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Use::new(self.address(), take))
@@ -124,11 +124,11 @@ thread_local! {
 }
 
 /// A call's use of what a lock holds.
-pub(super) struct Use<G>(log::Guard<G>);
+pub(super) struct Use<G>(log::LoggerGuard<G>);
 
 impl<G> Use<G> {
     fn new(address: usize, take: impl FnOnce() -> G) -> Use<G> {
-        let guard = log::Guard::new(take);
+        let guard = log::LoggerGuard::new(take);
         let _ = USED.try_with(|used| used.borrow_mut().push(address));
         Use(guard)
     }
@@ -222,10 +222,10 @@ pub(super) fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
 extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(lock) => millis(lock.remaining()),
-            Held::Kept(lock) => millis(lock.remaining()),
-            Held::Reentrant(entry) => millis(entry.lock()?.remaining()),
-            Held::Ended => 0,
+            HeldHandle::Plain(lock) => millis(lock.remaining()),
+            HeldHandle::Kept(lock) => millis(lock.remaining()),
+            HeldHandle::Reentrant(entry) => millis(entry.lock()?.remaining()),
+            HeldHandle::Ended => 0,
         })
     })
 }
@@ -234,10 +234,10 @@ extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
 extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(lock) => lock.is_valid().into(),
-            Held::Kept(lock) => lock.is_valid().into(),
-            Held::Reentrant(entry) => entry.lock()?.is_valid().into(),
-            Held::Ended => 0,
+            HeldHandle::Plain(lock) => lock.is_valid().into(),
+            HeldHandle::Kept(lock) => lock.is_valid().into(),
+            HeldHandle::Reentrant(entry) => entry.lock()?.is_valid().into(),
+            HeldHandle::Ended => 0,
         })
     })
 }
@@ -247,10 +247,10 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
     status(|| {
         let handle = handle(lock)?;
         match &*handle.read()? {
-            Held::Plain(lock) => lock.ensure(ms(at_least))?,
-            Held::Kept(lock) => lock.ensure(ms(at_least))?,
-            Held::Reentrant(entry) => entry.lock()?.ensure(ms(at_least))?,
-            Held::Ended => return Err(handle.ended()),
+            HeldHandle::Plain(lock) => lock.ensure(ms(at_least))?,
+            HeldHandle::Kept(lock) => lock.ensure(ms(at_least))?,
+            HeldHandle::Reentrant(entry) => entry.lock()?.ensure(ms(at_least))?,
+            HeldHandle::Ended => return Err(handle.ended()),
         }
         Ok(())
     })
@@ -260,9 +260,9 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
 extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(lock) => lock.extensions_left(),
-            Held::Reentrant(entry) => entry.lock()?.extensions_left(),
-            Held::Kept(_) | Held::Ended => 0,
+            HeldHandle::Plain(lock) => lock.extensions_left(),
+            HeldHandle::Reentrant(entry) => entry.lock()?.extensions_left(),
+            HeldHandle::Kept(_) | HeldHandle::Ended => 0,
         })
     })
 }
@@ -279,10 +279,10 @@ extern "C" fn redlock_lock_fencing_token(
         }
         let handle = handle(lock)?;
         token = match &*handle.read()? {
-            Held::Plain(lock) => lock.fencing_token()?,
-            Held::Kept(lock) => lock.fencing_token()?,
-            Held::Reentrant(entry) => entry.lock()?.fencing_token()?,
-            Held::Ended => return Err(handle.ended()),
+            HeldHandle::Plain(lock) => lock.fencing_token()?,
+            HeldHandle::Kept(lock) => lock.fencing_token()?,
+            HeldHandle::Reentrant(entry) => entry.lock()?.fencing_token()?,
+            HeldHandle::Ended => return Err(handle.ended()),
         };
         Ok(())
     });
@@ -301,13 +301,13 @@ extern "C" fn redlock_lock_mark_done(lock: Option<&Handle>, period_ms: u64, took
         );
         let handle = handle(lock)?;
         match &*handle.read()? {
-            Held::Plain(lock) => lock.mark_done(period, took)?,
-            Held::Kept(lock) => lock.mark_done(period, took)?,
-            Held::Reentrant(_) => {
+            HeldHandle::Plain(lock) => lock.mark_done(period, took)?,
+            HeldHandle::Kept(lock) => lock.mark_done(period, took)?,
+            HeldHandle::Reentrant(_) => {
                 let text = "a lock that can be entered again is not marked as done";
                 return Err(Failure::config(text));
             }
-            Held::Ended => return Err(handle.ended()),
+            HeldHandle::Ended => return Err(handle.ended()),
         }
         Ok(())
     })
@@ -317,9 +317,9 @@ extern "C" fn redlock_lock_mark_done(lock: Option<&Handle>, period_ms: u64, took
 extern "C" fn redlock_lock_depth(lock: Option<&Handle>) -> usize {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
-            Held::Plain(_) | Held::Kept(_) => 1,
-            Held::Reentrant(entry) => entry.lock()?.depth(),
-            Held::Ended => 0,
+            HeldHandle::Plain(_) | HeldHandle::Kept(_) => 1,
+            HeldHandle::Reentrant(entry) => entry.lock()?.depth(),
+            HeldHandle::Ended => 0,
         })
     })
 }
@@ -352,13 +352,13 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
     status(|| {
         let handle = handle(lock)?;
         match &mut *handle.change()? {
-            Held::Plain(lock) => lock.extend(ms(ttl))?,
-            Held::Reentrant(entry) => entry.lock()?.extend(ms(ttl))?,
-            Held::Kept(_) => {
+            HeldHandle::Plain(lock) => lock.extend(ms(ttl))?,
+            HeldHandle::Reentrant(entry) => entry.lock()?.extend(ms(ttl))?,
+            HeldHandle::Kept(_) => {
                 let text = "the lock is kept alive: it is renewed by itself";
                 return Err(Failure::config(text));
             }
-            Held::Ended => return Err(handle.ended()),
+            HeldHandle::Ended => return Err(handle.ended()),
         }
         Ok(())
     })
@@ -371,8 +371,8 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
 /// `lock` is NULL or a live handle that only its callbacks use beside this call.
 unsafe fn end(
     lock: *mut Handle,
-    can: impl FnOnce(&Held) -> Result<(), Failure>,
-    work: impl FnOnce(Held, &Handle) -> Result<(), Failure>,
+    can: impl FnOnce(&HeldHandle) -> Result<(), Failure>,
+    work: impl FnOnce(HeldHandle, &Handle) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: alive until it is made a box again below; callbacks share it until then.
     let Some(handle) = (unsafe { lock.as_ref() }) else {
@@ -387,7 +387,7 @@ unsafe fn end(
         let held = handle.held.write();
         let mut held = held.unwrap_or_else(PoisonError::into_inner);
         can(&held)?;
-        let old = replace(&mut *held, Held::Ended);
+        let old = replace(&mut *held, HeldHandle::Ended);
         drop(held);
         let held = old;
         result = catch_unwind(AssertUnwindSafe(|| work(held, handle)));
@@ -401,28 +401,28 @@ unsafe fn end(
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
     let work = |held, handle: &Handle| match held {
-        Held::Plain(lock) => lock.release().map_err(Into::into),
-        Held::Kept(lock) => lock.release().map_err(Into::into),
-        Held::Reentrant(mut entry) => {
+        HeldHandle::Plain(lock) => lock.release().map_err(Into::into),
+        HeldHandle::Kept(lock) => lock.release().map_err(Into::into),
+        HeldHandle::Reentrant(mut entry) => {
             entry.check()?;
             // SAFETY: the lock is taken out once: what is left of the entry is forgotten.
             let lock = unsafe { ManuallyDrop::take(&mut entry.lock) };
             std::mem::forget(entry);
             lock.release().map_err(Into::into)
         }
-        Held::Ended => Err(handle.ended()),
+        HeldHandle::Ended => Err(handle.ended()),
     };
-    let can = |held: &Held| match held {
-        Held::Reentrant(entry) => entry.check(),
+    let can = |held: &HeldHandle| match held {
+        HeldHandle::Reentrant(entry) => entry.check(),
         _ => Ok(()),
     };
     // SAFETY: the header demands it.
     status(|| unsafe { end(lock, can, work) })
 }
 
-fn can_leak(held: &Held) -> Result<(), Failure> {
+fn can_leak(held: &HeldHandle) -> Result<(), Failure> {
     match held {
-        Held::Reentrant(_) => Err(is_reentrant()),
+        HeldHandle::Reentrant(_) => Err(is_reentrant()),
         _ => Ok(()),
     }
 }
@@ -431,9 +431,9 @@ fn can_leak(held: &Held) -> Result<(), Failure> {
 extern "C" fn redlock_lock_leak(lock: *mut Handle) {
     let work = |held, _: &Handle| {
         match held {
-            Held::Plain(lock) => lock.leak(),
-            Held::Kept(lock) => lock.stop().leak(),
-            Held::Reentrant(_) | Held::Ended => {}
+            HeldHandle::Plain(lock) => lock.leak(),
+            HeldHandle::Kept(lock) => lock.stop().leak(),
+            HeldHandle::Reentrant(_) | HeldHandle::Ended => {}
         }
         Ok(())
     };
@@ -444,9 +444,9 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_leak_for(lock: *mut Handle, time: u64) -> c_int {
     let work = |held, handle: &Handle| match held {
-        Held::Plain(lock) => lock.leak_for(ms(time)).map_err(Into::into),
-        Held::Kept(lock) => lock.stop().leak_for(ms(time)).map_err(Into::into),
-        Held::Reentrant(_) | Held::Ended => Err(handle.ended()),
+        HeldHandle::Plain(lock) => lock.leak_for(ms(time)).map_err(Into::into),
+        HeldHandle::Kept(lock) => lock.stop().leak_for(ms(time)).map_err(Into::into),
+        HeldHandle::Reentrant(_) | HeldHandle::Ended => Err(handle.ended()),
     };
     // SAFETY: the header demands it.
     status(|| unsafe { end(lock, can_leak, work) })

@@ -250,23 +250,23 @@ extern "C" fn redlock_set_log(
 
 /// The guard of a lock that C's function may want, too. Messages that this thread logs are passed on when it no longer
 /// has such a guard.
-pub(super) struct Guard<G> {
+pub(super) struct LoggerGuard<G> {
     guard: G,
     /// Declared behind the guard, so that it is dropped after it.
     _holds_back: HoldsBack,
 }
 
-impl<G> Guard<G> {
-    pub(super) fn new(take: impl FnOnce() -> G) -> Guard<G> {
+impl<G> LoggerGuard<G> {
+    pub(super) fn new(take: impl FnOnce() -> G) -> LoggerGuard<G> {
         let holds_back = HoldsBack::new();
-        Guard {
+        LoggerGuard {
             guard: take(),
             _holds_back: holds_back,
         }
     }
 }
 
-impl<G: Deref> Deref for Guard<G> {
+impl<G: Deref> Deref for LoggerGuard<G> {
     type Target = G::Target;
 
     fn deref(&self) -> &G::Target {
@@ -274,7 +274,7 @@ impl<G: Deref> Deref for Guard<G> {
     }
 }
 
-impl<G: DerefMut> DerefMut for Guard<G> {
+impl<G: DerefMut> DerefMut for LoggerGuard<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }

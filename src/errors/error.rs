@@ -12,7 +12,7 @@ use crate::errors::lock_error::{
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
-use crate::values::quorum::{Question, Tally};
+use crate::values::quorum::{Ballot, Tally};
 use crate::values::token::RandomError;
 
 /// Why an operation on a lock did not succeed.
@@ -212,7 +212,7 @@ pub struct NodeErrors {
 /// The counts of the votes: sums over the nodes.
 #[derive(Clone, Copy, Debug)]
 struct VoteCount {
-    question: Question,
+    question: Ballot,
     yes: u8,
     no: u8,
     others: u8,
@@ -236,7 +236,7 @@ impl NodeErrors {
     }
 
     /// Adds the question that all `nodes` were asked, and how they voted.
-    pub(crate) fn with_votes(mut self, question: Question, tally: Tally, nodes: usize) -> Self {
+    pub(crate) fn with_votes(mut self, question: Ballot, tally: Tally, nodes: usize) -> Self {
         let (yes, no) = (tally.granted.len(), tally.refused.len());
         let others = nodes.saturating_sub(yes + no + self.nodes.len());
         let count = |nodes: usize| u8::try_from(nodes).unwrap_or(u8::MAX);
@@ -319,9 +319,9 @@ impl fmt::Display for NodeErrors {
             let (yes, no) = (votes.yes, votes.no);
             write!(f, "{} of {} answered", yes + no, self.asked())?;
             match votes.question {
-                Question::Acquire => write!(f, " (granted by {yes}, denied by {no})")?,
-                Question::Held => write!(f, " (held by {yes}, not held by {no})")?,
-                Question::Answer => {}
+                Ballot::Acquire => write!(f, " (granted by {yes}, denied by {no})")?,
+                Ballot::Held => write!(f, " (held by {yes}, not held by {no})")?,
+                Ballot::Answer => {}
             }
             if votes.others > 0 {
                 write!(f, ", {} not waited for", votes.others)?;
@@ -388,21 +388,21 @@ mod tests {
         };
         let silent = "no answer within 50 ms (node_timeout)";
         assert_eq!(
-            votes(Question::Held, 1, 1, &[2, 3, 4], 5),
+            votes(Ballot::Held, 1, 1, &[2, 3, 4], 5),
             format!(
                 "no majority: 2 of 5 answered (held by 1, not held by 1); \
                  node 2 (10.0.0.2:6379): {silent}; node 3 (10.0.0.3:6379): {silent}; \
                  node 4 (10.0.0.4:6379): {silent}"
             )
         );
-        let text = votes(Question::Acquire, 1, 0, &[3, 4], 5);
+        let text = votes(Ballot::Acquire, 1, 0, &[3, 4], 5);
         let start =
             "no majority: 1 of 5 answered (granted by 1, denied by 0), 2 not waited for; node 3 (";
         assert!(text.starts_with(start), "{text}");
-        let text = votes(Question::Answer, 1, 0, &[1, 2], 3);
+        let text = votes(Ballot::Answer, 1, 0, &[1, 2], 3);
         let start = "no majority: 1 of 3 answered; node 1 (";
         assert!(text.starts_with(start), "{text}");
-        let text = votes(Question::Acquire, 0, 0, &[], 1);
+        let text = votes(Ballot::Acquire, 0, 0, &[], 1);
         assert!(
             text.ends_with("0 of 1 answered (granted by 0, denied by 0), 1 not waited for"),
             "{text}"
@@ -418,7 +418,7 @@ mod tests {
                 cause: Arc::new(cause),
             };
             let errors = NodeErrors::new(vec![error], None);
-            let errors = errors.with_votes(Question::Acquire, Tally::default(), 1);
+            let errors = errors.with_votes(Ballot::Acquire, Tally::default(), 1);
             let error = Error::Unavailable(errors);
             assert_eq!(format!("{error:?}"), error.to_string());
             error.to_string()

@@ -48,7 +48,7 @@ pub struct Lock {
     /// The immutable part. The slot and `sent_to`, which can change, are in the lease.
     pub(crate) key: Arc<SharedKey>,
     pub(crate) home: Home,
-    limits: Limits,
+    limits: ExtensionLimits,
     /// The fencing token, once it has been asked for.
     pub(crate) fencing_token: OnceLock<u64>,
     /// Whether the observer was notified of the acquisition.
@@ -60,7 +60,7 @@ pub struct Lock {
 }
 
 /// The bounds on the extensions of a lock.
-struct Limits {
+struct ExtensionLimits {
     extensions_left: u32,
     max_extensions: u32,
     restart_guard: Option<Duration>,
@@ -90,7 +90,7 @@ impl Lock {
             route,
             key: lease.key.shared.clone(),
             home: Home::Own(Mutex::new(lease)),
-            limits: Limits {
+            limits: ExtensionLimits {
                 extensions_left: options.max_extensions,
                 max_extensions: options.max_extensions,
                 restart_guard: options.max_ttl(),

@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::values::label::Label;
-use crate::values::lock_value::{self, Parts, Since, ValueRole};
+use crate::values::lock_value::{self, Since, ValueParts, ValueRole};
 use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
@@ -30,8 +30,8 @@ impl Holder {
         Some(Holder::new(role, parts))
     }
 
-    fn new(role: ValueRole, parts: Parts) -> Holder {
-        let Parts {
+    fn new(role: ValueRole, parts: ValueParts) -> Holder {
+        let ValueParts {
             token,
             since,
             label,
@@ -99,8 +99,8 @@ impl Holder {
     }
 
     /// The holder without its status, which can change.
-    pub(crate) fn identity(&self) -> Identity<'_> {
-        Identity(self)
+    pub(crate) fn identity(&self) -> HolderIdentity<'_> {
+        HolderIdentity(self)
     }
 
     /// Whether a text that `Display` has written is of this holder: by fingerprint and role. Its status may have changed
@@ -109,7 +109,7 @@ impl Holder {
     pub(crate) fn is_named(&self, text: &str) -> bool {
         let text = text.strip_suffix(LEFT).unwrap_or(text);
         let behind = text.strip_prefix(&self.fingerprint().to_string());
-        let label = behind.and_then(|rest| rest.strip_suffix(&Part(self.role).to_string()));
+        let label = behind.and_then(|rest| rest.strip_suffix(&RoleText(self.role).to_string()));
         label.is_some_and(|label| {
             label.is_empty() || label.starts_with(" (") && label.ends_with(')')
         })
@@ -144,23 +144,23 @@ impl fmt::Display for Holder {
 const LEFT: &str = ", left";
 
 /// `Display` is that of the holder, without its status.
-pub(crate) struct Identity<'a>(&'a Holder);
+pub(crate) struct HolderIdentity<'a>(&'a Holder);
 
-impl fmt::Display for Identity<'_> {
+impl fmt::Display for HolderIdentity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Identity(holder) = self;
+        let HolderIdentity(holder) = self;
         write!(f, "{}", holder.fingerprint())?;
         if let Some(label) = &holder.label {
             write!(f, " ({})", label.as_str())?;
         }
-        write!(f, "{}", Part(holder.role))
+        write!(f, "{}", RoleText(holder.role))
     }
 }
 
 /// The holder's part, if that is not the whole lock.
-struct Part(ValueRole);
+struct RoleText(ValueRole);
 
-impl fmt::Display for Part {
+impl fmt::Display for RoleText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             ValueRole::Lock => Ok(()),

@@ -12,7 +12,7 @@ use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
-use crate::net::place::ask_each::{SendPart, Terms, ask_each};
+use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
 use crate::net::place::directory::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
@@ -222,7 +222,7 @@ impl Redlock {
         let nodes: Vec<(usize, Place)> = nodes.collect();
         let longest = nodes.iter().map(|(_, place)| place.looks_within(connect));
         let longest = longest.max().unwrap_or(connect);
-        let terms = Terms {
+        let terms = AskTerms {
             name: "redlock-query",
             patience: longest.saturating_add(time.0).saturating_add(GRACE),
             silence: Cause::NotConnected(connect, connect),

@@ -3,7 +3,7 @@
 
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
-use crate::settings::url_parts::{Parts, Scheme, database};
+use crate::settings::url_parts::{Scheme, UrlParts, database};
 use crate::values::config_error::ConfigError;
 
 const SCHEME: Scheme = Scheme {
@@ -19,12 +19,12 @@ const SCHEME: Scheme = Scheme {
 ///
 /// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
-    let parts = Parts::of(url, &SCHEME)?;
+    let parts = UrlParts::of(url, &SCHEME)?;
     let cluster = parts.and_then(|parts| cluster(&parts));
     Some(cluster.map_err(ConfigError::new))
 }
 
-fn cluster(parts: &Parts<'_>) -> Result<NodeAddress, String> {
+fn cluster(parts: &UrlParts<'_>) -> Result<NodeAddress, String> {
     let known = "node=host:port is";
     let more = parts.parameters(|key, _| Err(parts.unknown(key, known)))?;
     if !parts.fragment.is_empty() {

@@ -4,7 +4,7 @@
 use crate::settings::node_address::{NodeAddress, Set};
 use crate::settings::url;
 use crate::settings::url_parameters;
-use crate::settings::url_parts::{Parts, Scheme, database, decoded, login};
+use crate::settings::url_parts::{Scheme, UrlParts, database, decoded, login};
 use crate::values::config_error::ConfigError;
 
 const SCHEME: Scheme = Scheme {
@@ -30,12 +30,12 @@ const KNOWN: &str = "sentinel_username and sentinel_password are";
 ///
 /// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
-    let parts = Parts::of(url, &SCHEME)?;
+    let parts = UrlParts::of(url, &SCHEME)?;
     let set = parts.and_then(|parts| set(&parts));
     Some(set.map_err(ConfigError::new))
 }
 
-fn set(parts: &Parts<'_>) -> Result<NodeAddress, String> {
+fn set(parts: &UrlParts<'_>) -> Result<NodeAddress, String> {
     let parameters = Parameters::of(parts)?;
     let settings = login(&parameters.user, &parameters.password);
     let sentinels = parts.hosts(&parameters.hosts, &settings)?;
@@ -61,7 +61,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn of(parts: &Parts<'_>) -> Result<Parameters, String> {
+    fn of(parts: &UrlParts<'_>) -> Result<Parameters, String> {
         let mut found = Parameters::default();
         found.hosts = parts.parameters(|key, value| {
             match key {
@@ -85,7 +85,7 @@ impl Parameters {
         Ok(found)
     }
 
-    fn names(&mut self, parts: &Parts<'_>, name: String) -> Result<(), String> {
+    fn names(&mut self, parts: &UrlParts<'_>, name: String) -> Result<(), String> {
         match self.name.replace(name) {
             None => Ok(()),
             Some(_) => Err(format!(
@@ -105,7 +105,7 @@ fn once(found: &mut String, key: &str, value: String) -> Result<(), String> {
 }
 
 /// The master's name and the database. `named`: the name from a parameter or from the fragment.
-fn name_and_database(parts: &Parts<'_>, named: Option<String>) -> Result<(String, i64), String> {
+fn name_and_database(parts: &UrlParts<'_>, named: Option<String>) -> Result<(String, i64), String> {
     let right = parts.right_form();
     let no_name = || format!("it has no name of a master: write {right}");
     if let Some(name) = named {

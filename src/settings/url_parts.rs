@@ -23,7 +23,7 @@ pub(crate) struct Scheme {
 }
 
 /// A URL with several hosts, taken apart.
-pub(crate) struct Parts<'a> {
+pub(crate) struct UrlParts<'a> {
     scheme: &'static Scheme,
     /// The scheme as written.
     written: &'a str,
@@ -38,13 +38,16 @@ pub(crate) struct Parts<'a> {
     pub(crate) fragment: &'a str,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UrlParts<'a> {
     /// Takes a URL apart; `None` if the scheme is another.
     ///
     /// # Errors
     ///
     /// The reason, and the right form.
-    pub(crate) fn of(url: &'a str, scheme: &'static Scheme) -> Option<Result<Parts<'a>, String>> {
+    pub(crate) fn of(
+        url: &'a str,
+        scheme: &'static Scheme,
+    ) -> Option<Result<UrlParts<'a>, String>> {
         let url = url.trim();
         let (written, rest) = url.split_once("://")?;
         let secure = match written.strip_suffix(scheme.word)? {
@@ -57,7 +60,7 @@ impl<'a> Parts<'a> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let insecure = fragment == "insecure";
-        let parts = Parts {
+        let parts = UrlParts {
             scheme,
             written,
             secure,

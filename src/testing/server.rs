@@ -15,7 +15,7 @@ use crate::protocol::commands::scripts::{
 };
 use crate::protocol::commands::sha1::sha1;
 use crate::values::label::Label;
-use crate::values::lock_value::{self, Parts, Since};
+use crate::values::lock_value::{self, Since, ValueParts};
 use crate::values::token::Token;
 
 /// No command of this crate is longer: a lock on several names has 1 MiB of them, and for each name two keys beside it.
@@ -388,7 +388,7 @@ fn held(value: &Value, left: Option<u64>) -> Option<Held> {
     let Value::Text(text) = value else {
         return None;
     };
-    let Parts { token, label, .. } = lock_value::parse(text, text.len())?;
+    let ValueParts { token, label, .. } = lock_value::parse(text, text.len())?;
     Some(Held {
         token,
         label: label.map(|label| label.as_str().to_owned()),

@@ -77,13 +77,13 @@ pub(crate) struct Store {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum Data {
     Okay,
     Pong,
     Nil,
     Int(i64),
     Bulk(Vec<u8>),
-    Array(Vec<Answer>),
+    Array(Vec<Data>),
 }
 
 /// An error of the server; without the script's name and line, which a real one appends.
@@ -120,18 +120,18 @@ fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
 
 /// The keys and arguments of a script. Without keys beside the lock there is no queue.
 #[derive(Clone, Copy)]
-struct Given<'a> {
+struct ScriptArgs<'a> {
     keys: &'a [&'a [u8]],
     args: &'a [&'a [u8]],
 }
 
-impl<'a> Given<'a> {
+impl<'a> ScriptArgs<'a> {
     /// Parses the part of a command that follows the script.
-    fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<Given<'a>> {
+    fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<ScriptArgs<'a>> {
         let (keys, args) = rest
             .split_at_checked(needed(count)?)
             .ok_or(NOT_ITS_ARGUMENTS)?;
-        Ok(Given { keys, args })
+        Ok(ScriptArgs { keys, args })
     }
 
     fn lock(self) -> Result<&'a [u8]> {
@@ -147,19 +147,19 @@ impl<'a> Given<'a> {
     }
 }
 
-impl Answer {
+impl Data {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Okay => out.extend_from_slice(b"+OK\r\n"),
-            Answer::Pong => out.extend_from_slice(b"+PONG\r\n"),
-            Answer::Nil => out.extend_from_slice(b"$-1\r\n"),
-            Answer::Int(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
-            Answer::Bulk(bulk) => {
+            Data::Okay => out.extend_from_slice(b"+OK\r\n"),
+            Data::Pong => out.extend_from_slice(b"+PONG\r\n"),
+            Data::Nil => out.extend_from_slice(b"$-1\r\n"),
+            Data::Int(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+            Data::Bulk(bulk) => {
                 out.extend_from_slice(format!("${}\r\n", bulk.len()).as_bytes());
                 out.extend_from_slice(bulk);
                 out.extend_from_slice(b"\r\n");
             }
-            Answer::Array(items) => {
+            Data::Array(items) => {
                 out.extend_from_slice(format!("*{}\r\n", items.len()).as_bytes());
                 items.iter().for_each(|item| item.write(out));
             }
@@ -181,7 +181,7 @@ impl Store {
     /// Executes one command at that time, in microseconds since 1970.
     pub(crate) fn execute(&mut self, time: u64, args: &[&[u8]], publish: Publish<'_>) -> Vec<u8> {
         self.set_time(time);
-        let mut run = Run {
+        let mut run = CommandRun {
             store: self,
             publish,
             in_script: false,
@@ -279,18 +279,18 @@ impl Store {
     /// Puts a knock into the queue after its denial (a mutant).
     pub(crate) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
         self.set_time(time);
-        let mut run = Run {
+        let mut run = CommandRun {
             store: self,
             publish: &mut |_, _| 0,
             in_script: true,
             wrote: false,
         };
-        let _ = Given::parse(args[2], &args[3..]).and_then(|given| run.join(given));
+        let _ = ScriptArgs::parse(args[2], &args[3..]).and_then(|given| run.join(given));
     }
 }
 
 /// A command under way.
-struct Run<'a> {
+struct CommandRun<'a> {
     store: &'a mut Store,
     publish: Publish<'a>,
     in_script: bool,
@@ -299,60 +299,60 @@ struct Run<'a> {
 }
 
 /// The commands.
-impl Run<'_> {
-    fn command(&mut self, args: &[&[u8]]) -> Result<Answer> {
+impl CommandRun<'_> {
+    fn command(&mut self, args: &[&[u8]]) -> Result<Data> {
         match args {
-            [b"PING"] => Ok(Answer::Pong),
+            [b"PING"] => Ok(Data::Pong),
             [b"TIME"] => {
                 let (seconds, micros) = (self.store.time / 1_000_000, self.store.time % 1_000_000);
-                let number = |number: u64| Answer::Bulk(number.to_string().into_bytes());
-                Ok(Answer::Array(vec![number(seconds), number(micros)]))
+                let number = |number: u64| Data::Bulk(number.to_string().into_bytes());
+                Ok(Data::Array(vec![number(seconds), number(micros)]))
             }
             [b"EVAL" | b"EVALSHA", ..] => self.script(args),
             [b"SCRIPT", b"LOAD", text] => self.load(text),
             [b"SCRIPT", b"FLUSH"] => {
                 self.store.flush_scripts();
-                Ok(Answer::Okay)
+                Ok(Data::Okay)
             }
             [b"SET", name, value, b"NX", b"PX", ttl] => {
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 let set = self.set(name, value, Some(ttl), true)?;
-                Ok(if set { Answer::Okay } else { Answer::Nil })
+                Ok(if set { Data::Okay } else { Data::Nil })
             }
             // The witness of the restart guard, and whether this user may set it.
             [b"SET", _, _, b"NX", b"XX"] => Err(Refused("ERR syntax error")),
             [b"SET", name, value, b"PX", ttl] => {
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 self.set(name, value, Some(ttl), false)?;
-                Ok(Answer::Okay)
+                Ok(Data::Okay)
             }
-            [b"GET", name] => Ok(self.get(name)?.map_or(Answer::Nil, Answer::Bulk)),
+            [b"GET", name] => Ok(self.get(name)?.map_or(Data::Nil, Data::Bulk)),
             [b"DELIFEQ", name, value] => self.delete_if_equal(name, value),
             [b"DELEX", name, b"IFEQ", value] => self.delete_if_equal(name, value),
             [b"SET", name, value, b"IFEQ", old, b"PX", ttl] => {
                 if self.get(name)?.as_deref() != Some(old) {
-                    return Ok(Answer::Nil);
+                    return Ok(Data::Nil);
                 }
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 self.set(name, value, Some(ttl), false)?;
-                Ok(Answer::Okay)
+                Ok(Data::Okay)
             }
-            [b"PUBLISH", channel, message] => Ok(Answer::Int(self.publish(channel, message))),
-            [b"PTTL", name] => Ok(Answer::Int(self.pttl(name))),
+            [b"PUBLISH", channel, message] => Ok(Data::Int(self.publish(channel, message))),
+            [b"PTTL", name] => Ok(Data::Int(self.pttl(name))),
             [b"GETRANGE", name, b"0", last] => {
                 let length = number::<usize>(last).ok_or(NO_NUMBER)?.saturating_add(1);
                 let mut value = self.get(name)?.unwrap_or_default();
                 value.truncate(length);
-                Ok(Answer::Bulk(value))
+                Ok(Data::Bulk(value))
             }
             [b"ZRANGE", name, b"0", b"0"] => {
                 let first = self.zset(name, |members| members.first().cloned())?;
-                let first = first.map(|(_, member)| Answer::Bulk(member));
-                Ok(Answer::Array(first.into_iter().collect()))
+                let first = first.map(|(_, member)| Data::Bulk(member));
+                Ok(Data::Array(first.into_iter().collect()))
             }
             [b"DBSIZE"] => {
                 let count = self.store.entries.len();
-                Ok(Answer::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+                Ok(Data::Int(i64::try_from(count).unwrap_or(i64::MAX)))
             }
             [b"SCAN", _, options @ ..] => Ok(self.scan(options)),
             #[cfg(test)]
@@ -362,38 +362,38 @@ impl Run<'_> {
         }
     }
 
-    fn delete_if_equal(&mut self, name: &[u8], value: &[u8]) -> Result<Answer> {
+    fn delete_if_equal(&mut self, name: &[u8], value: &[u8]) -> Result<Data> {
         match self.get(name)?.as_deref() == Some(value) {
-            true => self.del(name).map(Answer::Int),
-            false => Ok(Answer::Int(0)),
+            true => self.del(name).map(Data::Int),
+            false => Ok(Data::Int(0)),
         }
     }
 
-    fn load(&mut self, text: &[u8]) -> Result<Answer> {
+    fn load(&mut self, text: &[u8]) -> Result<Data> {
         let mut scripts = scripts().enumerate();
         let script = scripts.find(|(_, script)| script.text == text);
         let (place, script) = script.ok_or(NOT_OURS)?;
         self.store.load(place);
-        Ok(Answer::Bulk(script.hash.to_vec()))
+        Ok(Data::Bulk(script.hash.to_vec()))
     }
 
     /// All keys at once, in one page.
-    fn scan(&self, options: &[&[u8]]) -> Answer {
+    fn scan(&self, options: &[&[u8]]) -> Data {
         let pattern = options.chunks(2).find_map(|option| match option {
             [b"MATCH", pattern] => Some(*pattern),
             _ => None,
         });
         let names = self.store.entries.iter().map(|entry| &*entry.name);
         let names = names.filter(|name| pattern.is_none_or(|glob| glob::matches(glob, name)));
-        let names = names.map(|name| Answer::Bulk(name.to_vec())).collect();
-        Answer::Array(vec![Answer::Bulk(b"0".to_vec()), Answer::Array(names)])
+        let names = names.map(|name| Data::Bulk(name.to_vec())).collect();
+        Data::Array(vec![Data::Bulk(b"0".to_vec()), Data::Array(names)])
     }
 
-    fn script(&mut self, args: &[&[u8]]) -> Result<Answer> {
+    fn script(&mut self, args: &[&[u8]]) -> Result<Data> {
         let [command, text, keys, rest @ ..] = args else {
             return Err(NOT_OURS);
         };
-        let given = Given::parse(keys, rest)?;
+        let given = ScriptArgs::parse(keys, rest)?;
         if self.store.mood.refuses_keys(args) {
             return Err(NO_KEY);
         }
@@ -403,7 +403,7 @@ impl Run<'_> {
             return self.look(lock);
         }
         if *text == TRIAL.text {
-            return Ok(Answer::Int(1));
+            return Ok(Data::Int(1));
         }
         let by_hash = *command == b"EVALSHA";
         let script = match Store::script(args) {
@@ -419,11 +419,11 @@ impl Run<'_> {
 
     /// Commands that the crate never sends: tests make foreign data with them.
     #[cfg(test)]
-    fn command_of_others(&mut self, args: &[&[u8]]) -> Result<Answer> {
+    fn command_of_others(&mut self, args: &[&[u8]]) -> Result<Data> {
         match args {
             [b"SET", name, value] => {
                 self.set(name, value, None, false)?;
-                Ok(Answer::Okay)
+                Ok(Data::Okay)
             }
             [b"HSET", name, _, _] => {
                 self.may_write(true)?;
@@ -435,19 +435,19 @@ impl Run<'_> {
                     Some(Value::Hash) => 0,
                     Some(_) => return Err(WRONG_TYPE),
                 };
-                Ok(Answer::Int(added))
+                Ok(Data::Int(added))
             }
             [b"ZADD", name, score, member] => {
                 let added = self.zadd(name, number(score).unwrap(), member)?;
-                Ok(Answer::Int(added))
+                Ok(Data::Int(added))
             }
-            [b"DEL", name] => self.del(name).map(Answer::Int),
-            [b"PEXPIRE", name, ttl] => self.pexpire(name, number(ttl).unwrap()).map(Answer::Int),
+            [b"DEL", name] => self.del(name).map(Data::Int),
+            [b"PEXPIRE", name, ttl] => self.pexpire(name, number(ttl).unwrap()).map(Data::Int),
             [b"PERSIST", name] => {
                 self.may_write(false)?;
                 let entry = self.entry(name);
                 let had = entry.and_then(|entry| entry.last.take()).is_some();
-                Ok(Answer::Int(i64::from(had)))
+                Ok(Data::Int(i64::from(had)))
             }
             _ => Err(NOT_OURS),
         }

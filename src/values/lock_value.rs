@@ -99,7 +99,7 @@ pub(crate) fn pack(token: &Token, since: Since, label: Option<&Label>) -> LockVa
 
 /// The parts of a lock's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub(crate) struct ValueParts {
     pub(crate) token: Token,
     pub(crate) since: Since,
     pub(crate) label: Option<Label>,
@@ -107,7 +107,7 @@ pub(crate) struct Parts {
 
 /// The parts of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, no part of which
 /// may be shown. Other libraries' locks are bare tokens.
-pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
+pub(crate) fn parse(value: &[u8], length: usize) -> Option<ValueParts> {
     let (token, rest) = value.split_first_chunk::<TOKEN>()?;
     if length != value.len() || is_data(token) {
         return None;
@@ -123,7 +123,7 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<Parts> {
             (Since(*since), label)
         }
     };
-    Some(Parts {
+    Some(ValueParts {
         token: Token::from_bytes(*token),
         since,
         label,
@@ -170,7 +170,7 @@ pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
 const HEAD: &[u8] = b"redlock:";
 
 /// The role of a permit's or a reader's member in its sorted set, and the parts of its value.
-pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Parts)> {
+pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, ValueParts)> {
     let ([kind, digits @ ..], value) = member.strip_prefix(HEAD)?.split_first_chunk::<4>()?;
     let is_number = digits.iter().all(u8::is_ascii_digit);
     let number = str::from_utf8(digits).ok()?.parse().ok();
@@ -203,7 +203,7 @@ mod tests {
         for since in [at(TODAY), Since::UNKNOWN] {
             for label in [Some(label.clone()), None] {
                 let packed = pack(&token, since, label.as_ref());
-                let parts = Parts {
+                let parts = ValueParts {
                     token,
                     since,
                     label,

@@ -116,7 +116,7 @@ impl Deadline {
 
 /// The question to the nodes, which decides how their votes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum Ballot {
     /// May I have it? A refusal is an answer.
     Acquire,
     /// Do I still have it (extend, release)? A refusal means "not held here".
@@ -239,15 +239,15 @@ impl Tally {
     /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With every vote counted, the
     /// verdict is certain.
     #[inline]
-    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
+    pub(crate) fn verdict(self, question: Ballot, nodes: usize) -> Option<Verdict> {
         let (quorum, spare) = (majority(nodes), spare(nodes));
         let (granted, refused) = (self.granted.len(), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
-        if question == Question::Answer && pending > 0 {
+        if question == Ballot::Answer && pending > 0 {
             None
         } else if granted >= quorum {
             Some(Verdict::Yes)
-        } else if question == Question::Held && refused > spare {
+        } else if question == Ballot::Held && refused > spare {
             Some(Verdict::No)
         } else if self.failed.len() > spare {
             Some(Verdict::Unavailable)
@@ -255,9 +255,9 @@ impl Tally {
             None
         } else {
             match question {
-                Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
-                Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
-                Question::Answer => Some(Verdict::Unavailable),
+                Ballot::Acquire if granted + refused >= quorum => Some(Verdict::No),
+                Ballot::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Ballot::Answer => Some(Verdict::Unavailable),
                 _ => None,
             }
         }
@@ -390,7 +390,7 @@ mod tests {
                         let pending = nodes - answered - failed;
                         let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
 
-                        let acquire = tally.verdict(Question::Acquire, nodes);
+                        let acquire = tally.verdict(Ballot::Acquire, nodes);
                         let is = |found: Option<Verdict>, verdict| found == Some(verdict);
                         assert_eq!(is(acquire, Verdict::Yes), granted >= quorum, "{case}");
                         let too_few = failed > nodes - quorum;
@@ -398,7 +398,7 @@ mod tests {
                         let no = granted + pending < quorum && answered >= quorum;
                         assert_eq!(is(acquire, Verdict::No), no, "{case}");
 
-                        let held = tally.verdict(Question::Held, nodes);
+                        let held = tally.verdict(Ballot::Held, nodes);
                         assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
                         let lost = refused > nodes - quorum;
                         assert_eq!(is(held, Verdict::No), lost, "{case}");
@@ -411,14 +411,14 @@ mod tests {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
                         // All nodes are waited for.
-                        let answer = tally.verdict(Question::Answer, nodes);
+                        let answer = tally.verdict(Ballot::Answer, nodes);
                         let all = match granted >= quorum {
                             true => Verdict::Yes,
                             false => Verdict::Unavailable,
                         };
                         assert_eq!(answer, (pending == 0).then_some(all), "{case}");
                         // Certain means certain: no vote that may still arrive changes it.
-                        for question in [Question::Acquire, Question::Held] {
+                        for question in [Ballot::Acquire, Ballot::Held] {
                             let now = tally.verdict(question, nodes);
                             if now.is_none() || pending == 0 {
                                 continue;

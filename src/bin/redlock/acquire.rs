@@ -13,9 +13,9 @@ use signal_hook::iterator::Signals;
 
 use crate::busy::{say_busy, say_waiting};
 use crate::job::Job;
-use crate::metrics::Outcome;
+use crate::metrics::RunOutcome;
 use crate::signals::{ends_the_wait, handled};
-use crate::target::{Kind, Target};
+use crate::target::{Target, TargetKind};
 use crate::{End, failed, processes, report};
 
 /// How long one wait for the lock is, so that an outage is reported while it lasts.
@@ -54,7 +54,7 @@ pub(crate) fn acquire(
     options: &Options,
     signals: &Receiver<i32>,
     end: Option<Instant>,
-) -> Result<Lock, (End, Outcome)> {
+) -> Result<Lock, (End, RunOutcome)> {
     let slice = slice(job);
     let options = options.clone().fair(job.fair);
     let redlock = redlock.clone().with_options(options);
@@ -84,7 +84,7 @@ pub(crate) fn acquire(
         }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
-            return Err((End::Signal(signal), Outcome::Interrupted));
+            return Err((End::Signal(signal), RunOutcome::Interrupted));
         }
         let error = match result {
             Ok(lock) => {
@@ -98,7 +98,7 @@ pub(crate) fn acquire(
             Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(no_lock(&error)),
             Error::Busy(_) if left <= slice => {
                 say_busy(&target);
-                return Err((End::Code(job.conflict), Outcome::Busy));
+                return Err((End::Code(job.conflict), RunOutcome::Busy));
             }
             Error::Busy(_) => outage.is_known = false,
             Error::Unavailable(_) | Error::TooSlow(_) if left > slice => outage.note(&error),
@@ -107,9 +107,9 @@ pub(crate) fn acquire(
     }
 }
 
-fn no_lock(error: &Error) -> (End, Outcome) {
+fn no_lock(error: &Error) -> (End, RunOutcome) {
     let end = failed(error);
-    (end, Outcome::before_start(end))
+    (end, RunOutcome::before_start(end))
 }
 
 /// The lines about the wait.
@@ -183,7 +183,7 @@ impl Outage {
 /// How long one wait is. A new wait would be the last in the queue, without credit for the time waited before.
 fn slice(job: &Job) -> Duration {
     match job.kind {
-        Kind::Plain if !job.fair => SLICE,
+        TargetKind::Plain if !job.fair => SLICE,
         _ => Duration::MAX,
     }
 }

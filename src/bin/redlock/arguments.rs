@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, value_parser};
 use redlock_sync::command::MAX_PERMITS;
 
-use crate::target::Kind;
+use crate::target::TargetKind;
 use crate::time::{Time, max_hold, within};
 use crate::{BUSY, CODES};
 
@@ -21,13 +21,13 @@ use crate::{BUSY, CODES};
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Subcommands,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum Subcommands {
     /// Run a command while holding a lock
-    Run(Run),
+    Run(RunArgs),
     /// Let something happen at most once in a time
     Throttle(Throttle),
     /// Show the holders of a lock, node by node
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
     /// Free a lock whose holder will not come back
-    Release(Release),
+    Release(ReleaseArgs),
     /// Find out whether the nodes are fit for locks
     Doctor(Doctor),
     /// Print the manual page, as roff
@@ -55,17 +55,17 @@ pub(crate) enum Command {
     allow_negative_numbers = true,
     after_help = exit_codes()
 )]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     /// The lock's name, what to run, and its arguments
     #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_names = ["NAME", "COMMAND", "ARG"])]
     pub(crate) words: Vec<OsString>,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaitArgs,
     /// How soon others go on if this host dies, 1s to 1d
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) ttl: Time,
     #[command(flatten)]
-    pub(crate) hold: Hold,
+    pub(crate) hold: HoldArgs,
     /// Where redlock ends COMMAND: between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]. A signal that redlock
     /// gets is passed on, and has no such limit
     #[arg(short = 'k', long, value_name = "TIME")]
@@ -82,9 +82,9 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) any: AnyKind,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
     #[command(flatten)]
-    pub(crate) votes: Votes,
+    pub(crate) votes: VoteArgs,
 }
 
 #[derive(Args)]
@@ -109,9 +109,9 @@ pub(crate) struct Throttle {
     #[command(flatten)]
     pub(crate) count: Count,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
     #[command(flatten)]
-    pub(crate) votes: Votes,
+    pub(crate) votes: VoteArgs,
 }
 
 #[derive(Args)]
@@ -126,7 +126,7 @@ pub(crate) struct Inspect {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
@@ -141,7 +141,7 @@ pub(crate) struct Last {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
@@ -149,7 +149,7 @@ pub(crate) struct Last {
     override_usage = "redlock release [OPTIONS] --force NAME",
     after_help = format!("{TIMES}\n\n{BREAKING}")
 )]
-pub(crate) struct Release {
+pub(crate) struct ReleaseArgs {
     /// The lock's name
     pub(crate) name: OsString,
     /// Although its holder has not released it
@@ -163,7 +163,7 @@ pub(crate) struct Release {
     #[arg(long)]
     pub(crate) yes: bool,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
@@ -182,14 +182,14 @@ pub(crate) struct List {
     #[arg(long)]
     pub(crate) stuck: bool,
     #[command(flatten)]
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitArgs,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 /// How long is too long, for list.
 #[derive(Args)]
-pub(crate) struct Limits {
+pub(crate) struct LimitArgs {
     /// A lock that has been held for longer than this is a problem, too
     #[arg(long, value_name = "TIME")]
     pub(crate) older: Option<Time>,
@@ -223,13 +223,13 @@ pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) any: AnyKind,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
     #[command(flatten)]
-    pub(crate) votes: Votes,
+    pub(crate) votes: VoteArgs,
 }
 
 #[derive(Args)]
-pub(crate) struct Nodes {
+pub(crate) struct NodeArgs {
     /// A node; repeat it: 1, 3 or 5. No password here: ps shows it
     #[arg(long, value_name = "URL")]
     pub(crate) node: Vec<String>,
@@ -277,11 +277,11 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> TargetKind {
         match self.slots {
-            Some(slots) => Kind::Slots(slots),
-            None if self.also.is_empty() => Kind::Plain,
-            None => Kind::Also(self.also.clone()),
+            Some(slots) => TargetKind::Slots(slots),
+            None if self.also.is_empty() => TargetKind::Plain,
+            None => TargetKind::Also(self.also.clone()),
         }
     }
 }
@@ -300,10 +300,10 @@ pub(crate) struct AnyKind {
 }
 
 impl AnyKind {
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> TargetKind {
         match (self.shared, self.exclusive) {
-            (true, _) => Kind::Shared,
-            (_, true) => Kind::Exclusive,
+            (true, _) => TargetKind::Shared,
+            (_, true) => TargetKind::Exclusive,
             _ => self.count.kind(),
         }
     }
@@ -311,7 +311,7 @@ impl AnyKind {
 
 /// How long run waits for the lock.
 #[derive(Args)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitArgs {
     /// Do not wait if another has the lock
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
@@ -325,7 +325,7 @@ pub(crate) struct Waiting {
 
 /// How long run has the lock, and how long it counts as done.
 #[derive(Args)]
-pub(crate) struct Hold {
+pub(crate) struct HoldArgs {
     /// End COMMAND after this time; or: forever
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
     pub(crate) max_hold: Time,
@@ -342,14 +342,14 @@ pub(crate) const RESTART_GUARD: &str = "REDLOCK_RESTART_GUARD";
 
 /// Not for those that take no lock: they count no votes.
 #[derive(Args)]
-pub(crate) struct Votes {
+pub(crate) struct VoteArgs {
     /// A node gives no votes until it has been up for this time: the longest ttl that any client uses. 0: none [default:
     /// 30s for redis+sentinel:// and redis+cluster://, else none; env: REDLOCK_RESTART_GUARD]
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_guard: Option<Time>,
 }
 
-impl Votes {
+impl VoteArgs {
     /// Checks a time for which a lock is left: from `shortest` to the longest ttl, where the guard has one.
     ///
     /// # Errors
@@ -399,13 +399,13 @@ fn exit_codes() -> String {
 
 impl Doctor {
     /// The kind of lock that is tried.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> TargetKind {
         self.any.kind()
     }
 }
 
 impl Throttle {
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> TargetKind {
         self.count.kind()
     }
 }

@@ -166,7 +166,7 @@ fn pid(word: Option<OsString>) -> Option<Pid> {
 const GUARD_START: Duration = Duration::from_secs(10);
 
 /// The process that kills COMMAND when the lock ends, whatever happens to us.
-pub(crate) struct Guard {
+pub(crate) struct GuardProcess {
     /// `None` once the process is gone.
     pub(crate) process: Option<Child>,
     pub(crate) socket: UnixStream,
@@ -174,7 +174,7 @@ pub(crate) struct Guard {
     pub(crate) until: Until,
 }
 
-impl Guard {
+impl GuardProcess {
     /// Sets the time. The byte wakes the guard; if there is no room for one, other bytes are waiting.
     pub(crate) fn tell(&mut self, until: Duration) {
         self.until.set(until);

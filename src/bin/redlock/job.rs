@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use crate::arguments::{Run, Throttle};
-use crate::target::Kind;
+use crate::arguments::{RunArgs, Throttle};
+use crate::target::TargetKind;
 use crate::time::{DAY, LONGEST, SHORTEST, within};
 
 /// The work of `redlock run`, after all checks.
@@ -23,10 +23,10 @@ pub(crate) struct Job {
     pub(crate) grace: Duration,
     pub(crate) fair: bool,
     pub(crate) fence: bool,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TargetKind,
 }
 
-impl Run {
+impl RunArgs {
     /// # Errors
     ///
     /// The option, its value and its limits.

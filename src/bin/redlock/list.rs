@@ -7,7 +7,7 @@ use redlock_sync::command::{escaped, held_for, kind, list as all, printable};
 use redlock_sync::{Holder, ListedLock, Listing, Problem, Redlock};
 use serde_json::{Value, json};
 
-use crate::arguments::{Limits, List};
+use crate::arguments::{LimitArgs, List};
 use crate::explain::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
@@ -31,9 +31,9 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
     for (node, address, error) in listing.failed() {
         report(format_args!("node {node} ({address}): {error}"));
     }
-    let locks: Vec<Row<'_>> = listing
+    let locks: Vec<ListRow<'_>> = listing
         .locks()
-        .map(|lock| Row::new(lock, &given.limits))
+        .map(|lock| ListRow::new(lock, &given.limits))
         .filter(|row| !given.stuck || !row.problems.is_empty())
         .collect();
     let code = match (listing.has_majority(), given.stuck && !locks.is_empty()) {
@@ -70,14 +70,14 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
 }
 
 /// A lock as it is shown.
-struct Row<'a> {
+struct ListRow<'a> {
     lock: &'a ListedLock,
     problems: Vec<String>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> ListRow<'a> {
     /// A lock that is beyond one of the limits is a problem.
-    fn new(lock: &'a ListedLock, limits: &Limits) -> Row<'a> {
+    fn new(lock: &'a ListedLock, limits: &LimitArgs) -> ListRow<'a> {
         let longest = lock.nodes().filter_map(|(_, left)| left).max();
         let held = lock.holder().and_then(held_for);
         let beyond = |limit: &Option<Time>, time: Option<Duration>| {
@@ -91,11 +91,11 @@ impl<'a> Row<'a> {
         ] {
             problems.extend(is_problem.then(|| word.to_owned()));
         }
-        Row { lock, problems }
+        ListRow { lock, problems }
     }
 }
 
-fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
+fn to_text(rows: &[ListRow<'_>], listing: &Listing) -> String {
     let head = [
         "NAME",
         "NODES",
@@ -106,7 +106,7 @@ fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
         "HOLDER",
     ];
     let head = head.map(str::to_owned);
-    let row = |row: &Row<'_>| {
+    let row = |row: &ListRow<'_>| {
         let holder = row.lock.holder().map(Holder::to_string);
         [
             escaped(row.lock.name()),
@@ -127,8 +127,8 @@ fn to_text(rows: &[Row<'_>], listing: &Listing) -> String {
     table(&rows)
 }
 
-fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
-    let row = |row: &Row<'_>| {
+fn to_json(rows: &[ListRow<'_>], listing: &Listing) -> Value {
+    let row = |row: &ListRow<'_>| {
         let holder = row.lock.holder();
         json!({
             "name": escaped(row.lock.name()),

@@ -97,26 +97,26 @@ fn start() -> End {
     }
 }
 
-fn dispatch(command: &arguments::Command) -> Result<End, String> {
+fn dispatch(command: &arguments::Subcommands) -> Result<End, String> {
     match command {
-        arguments::Command::Run(given) => {
+        arguments::Subcommands::Run(given) => {
             let job = given.job()?;
             output::log(given.nodes.verbose);
             let (redlock, options) = nodes::open(&given.nodes, &given.votes)?;
             Ok(run(&job, &redlock, &options, given.metrics_file.as_deref()))
         }
-        arguments::Command::Throttle(given) => {
+        arguments::Subcommands::Throttle(given) => {
             let words = given.words()?;
             output::log(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
             Ok(throttle::throttle(given, words, &redlock))
         }
-        arguments::Command::Inspect(given) => {
+        arguments::Subcommands::Inspect(given) => {
             output::log(given.nodes.verbose);
             Ok(inspect::inspect(given, &nodes::look(&given.nodes)?))
         }
-        arguments::Command::Release(given) => {
-            let answer = release::Answer::expected(given.yes)?;
+        arguments::Subcommands::Release(given) => {
+            let answer = release::ReleaseAnswer::expected(given.yes)?;
             output::log(given.nodes.verbose);
             let (redlock, options) = nodes::open(&given.nodes, &nodes::ALL)?;
             // Keeps the order of arrival where there is one, and makes no difference elsewhere.
@@ -124,21 +124,21 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             let redlock = redlock.map_err(|error| error.to_string())?;
             Ok(release::release(given, &answer, &redlock))
         }
-        arguments::Command::Last(given) => {
+        arguments::Subcommands::Last(given) => {
             output::log(given.nodes.verbose);
             Ok(last::last(given, &nodes::look(&given.nodes)?))
         }
-        arguments::Command::List(given) => {
+        arguments::Subcommands::List(given) => {
             output::log(given.nodes.verbose);
             Ok(list::list(given, &nodes::look(&given.nodes)?))
         }
-        arguments::Command::Doctor(given) => {
+        arguments::Subcommands::Doctor(given) => {
             output::log(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
             Ok(doctor::doctor(given, &redlock))
         }
-        arguments::Command::Man => Ok(manual::page()),
-        arguments::Command::Completions { shell } => Ok(manual::completions(*shell)),
+        arguments::Subcommands::Man => Ok(manual::page()),
+        arguments::Subcommands::Completions { shell } => Ok(manual::completions(*shell)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::series::{Family, Kind, Series};
+use crate::series::{Family, Series, SeriesKind};
 use crate::{End, UNAVAILABLE, report};
 
 /// From no wait to a night.
@@ -19,29 +19,29 @@ const SECONDS: &[f64] = &[0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 4
 const FAMILIES: &[Family] = &[
     (
         "redlock_runs_total",
-        Kind::Counter,
+        SeriesKind::Counter,
         "Runs of redlock run, by how they ended",
     ),
     (
         "redlock_run_wait_seconds",
-        Kind::Histogram(SECONDS),
+        SeriesKind::Histogram(SECONDS),
         "How long runs had waited when COMMAND began",
     ),
     (
         "redlock_run_hold_seconds",
-        Kind::Histogram(SECONDS),
+        SeriesKind::Histogram(SECONDS),
         "How long runs had the lock until COMMAND had ended",
     ),
     (
         "redlock_run_last_success_timestamp_seconds",
-        Kind::Gauge,
+        SeriesKind::Gauge,
         "When COMMAND last ended with 0, on this host",
     ),
 ];
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RunOutcome {
     Succeeded,
     /// COMMAND had another exit code, or was ended by a signal.
     Failed,
@@ -58,39 +58,39 @@ pub(crate) enum Outcome {
     NotStarted,
 }
 
-impl Outcome {
-    const ALL: [(Outcome, &'static str); 9] = [
-        (Outcome::Succeeded, "succeeded"),
-        (Outcome::Failed, "failed"),
-        (Outcome::Busy, "busy"),
-        (Outcome::Done, "done"),
-        (Outcome::Unavailable, "unavailable"),
-        (Outcome::Lost, "lost"),
-        (Outcome::MaxHold, "max_hold"),
-        (Outcome::Interrupted, "interrupted"),
-        (Outcome::NotStarted, "not_started"),
+impl RunOutcome {
+    const ALL: [(RunOutcome, &'static str); 9] = [
+        (RunOutcome::Succeeded, "succeeded"),
+        (RunOutcome::Failed, "failed"),
+        (RunOutcome::Busy, "busy"),
+        (RunOutcome::Done, "done"),
+        (RunOutcome::Unavailable, "unavailable"),
+        (RunOutcome::Lost, "lost"),
+        (RunOutcome::MaxHold, "max_hold"),
+        (RunOutcome::Interrupted, "interrupted"),
+        (RunOutcome::NotStarted, "not_started"),
     ];
 
     /// The outcome of a run that ended before COMMAND's start, and not because of another holder.
-    pub(crate) fn before_start(end: End) -> Outcome {
+    pub(crate) fn before_start(end: End) -> RunOutcome {
         match end {
-            End::Code(UNAVAILABLE) => Outcome::Unavailable,
-            End::Code(_) => Outcome::NotStarted,
-            End::Signal(_) => Outcome::Interrupted,
+            End::Code(UNAVAILABLE) => RunOutcome::Unavailable,
+            End::Code(_) => RunOutcome::NotStarted,
+            End::Signal(_) => RunOutcome::Interrupted,
         }
     }
 }
 
 /// A run that is counted at its end.
-pub(crate) struct Run {
+pub(crate) struct CountedRun {
     begun: Instant,
     /// How long COMMAND waited for the lock, and how long it had it.
     times: Option<(Duration, Duration)>,
 }
 
-impl Run {
-    pub(crate) fn begin() -> Run {
-        Run {
+impl CountedRun {
+    pub(crate) fn begin() -> CountedRun {
+        CountedRun {
             begun: Instant::now(),
             times: None,
         }
@@ -107,7 +107,7 @@ impl Run {
     }
 
     /// Adds the run to the file. If that fails, the run is not counted, and its exit code is what it is without the file.
-    pub(crate) fn count(&self, path: &Path, name: &OsStr, outcome: Outcome) {
+    pub(crate) fn count(&self, path: &Path, name: &OsStr, outcome: RunOutcome) {
         if let Err(error) = update(path, &self.series(name, outcome)) {
             let path = path.display();
             report(format_args!(
@@ -116,24 +116,24 @@ impl Run {
         }
     }
 
-    fn series(&self, name: &OsStr, outcome: Outcome) -> Series {
+    fn series(&self, name: &OsStr, outcome: RunOutcome) -> Series {
         let name = match name.to_str() {
             Some(name) => name.to_owned(),
             None => name.as_encoded_bytes().escape_ascii().to_string(),
         };
         let name = ("name", &*name);
         let mut series = Series::new(FAMILIES);
-        for (one, label) in Outcome::ALL {
+        for (one, label) in RunOutcome::ALL {
             let count = f64::from(u8::from(one == outcome));
             series.add("redlock_runs_total", &[name, ("result", label)], count);
         }
         if let Some((wait, hold)) = self.times
-            && outcome != Outcome::NotStarted
+            && outcome != RunOutcome::NotStarted
         {
             series.observe("redlock_run_wait_seconds", &[name], wait.as_secs_f64());
             series.observe("redlock_run_hold_seconds", &[name], hold.as_secs_f64());
         }
-        if outcome == Outcome::Succeeded
+        if outcome == RunOutcome::Succeeded
             && let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH)
         {
             let last = "redlock_run_last_success_timestamp_seconds";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlock_sync::command::{DEFAULT_FILE, Environment, NODES};
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock};
 
-use crate::arguments::{Nodes, RESTART_GUARD, Votes};
+use crate::arguments::{NodeArgs, RESTART_GUARD, VoteArgs};
 use crate::files::{WITHIN, read};
 use crate::label::label;
 use crate::time::{Time, within};
@@ -18,7 +18,7 @@ use crate::time::{Time, within};
 /// # Errors
 ///
 /// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
-pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
+pub(crate) fn open(given: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Options), String> {
     let around = Environment {
         given: &|variable| self::given((given, votes), variable),
         read: &|path| read(path, WITHIN),
@@ -34,18 +34,18 @@ pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), S
 /// # Errors
 ///
 /// Like those of [`open`].
-pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
+pub(crate) fn look(given: &NodeArgs) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
 /// Every node that answers, also of a set or a Redis Cluster: the guard keeps nodes from granting locks, and commands
 /// that only look or release grant none.
-pub(crate) const ALL: Votes = Votes {
+pub(crate) const ALL: VoteArgs = VoteArgs {
     restart_guard: Some(Time(Duration::ZERO)),
 };
 
 fn client(
-    (given, around): (&Nodes, &Environment<'_>),
+    (given, around): (&NodeArgs, &Environment<'_>),
     place: &str,
     nodes: Vec<NodeAddress>,
 ) -> Result<(Redlock, Options), String> {
@@ -70,7 +70,7 @@ fn client(
 
 /// The variables of this process, and the flags that go before them.
 fn given(
-    (flags, votes): (&Nodes, &Votes),
+    (flags, votes): (&NodeArgs, &VoteArgs),
     variable: &'static str,
 ) -> Option<(&'static str, OsString)> {
     let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
@@ -92,7 +92,7 @@ fn given(
 }
 
 /// Where the nodes are named, and the nodes.
-fn nodes(given: &Nodes, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
+fn nodes(given: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
     for (name, time) in [
         ("--node-timeout", given.node_timeout),
         ("--connect-timeout", given.connect_timeout),
@@ -137,7 +137,7 @@ mod tests {
     use redlock_sync::command::NODES_FILE;
 
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::{Arguments, Subcommands};
 
     /// The result of `redlock list` with these flags and these surroundings: the place, and how many nodes it names.
     fn taken(
@@ -147,7 +147,7 @@ mod tests {
     ) -> Result<(String, usize), String> {
         let words = ["redlock", "list"].iter().chain(flags);
         let Ok(Arguments {
-            command: Command::List(list),
+            command: Subcommands::List(list),
         }) = Arguments::try_parse_from(words)
         else {
             panic!("{flags:?}");

@@ -10,7 +10,7 @@ use redlock_sync::{KeptLock, Redlock};
 
 use crate::job::Job;
 use crate::last::shown;
-use crate::metrics::Outcome;
+use crate::metrics::RunOutcome;
 use crate::signals::asks_to_end;
 use crate::{End, failed, report};
 
@@ -19,13 +19,13 @@ pub(crate) fn done_already(
     job: &Job,
     redlock: &Redlock,
     kept: &KeptLock,
-) -> Option<(End, Outcome)> {
+) -> Option<(End, RunOutcome)> {
     job.once_per?;
     let last = match redlock.last_run(job.name.as_encoded_bytes()) {
         Ok(last) => last?,
         Err(error) => {
             let end = failed(&error);
-            return Some((end, Outcome::before_start(end)));
+            return Some((end, RunOutcome::before_start(end)));
         }
     };
     info!(
@@ -33,7 +33,7 @@ pub(crate) fn done_already(
         kept.resource().escape_ascii(),
         shown(&last)
     );
-    Some((End::Code(job.conflict), Outcome::Done))
+    Some((End::Code(job.conflict), RunOutcome::Done))
 }
 
 /// Marks COMMAND as done, and tries that as long as the library does: COMMAND has run. A signal that asks us to end ends

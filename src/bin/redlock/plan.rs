@@ -26,7 +26,7 @@ pub(crate) const UNNAMED: i32 = 0;
 
 /// The state of the lock at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseState {
     /// The time on a clock that counts suspend.
     pub(crate) now: Duration,
     /// Zero once it is lost.
@@ -37,7 +37,7 @@ pub(crate) struct Lease {
 
 /// Why COMMAND, or what it left behind, is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum EndReason {
     /// The lock is lost.
     Lost,
     /// The lock is about to be lost.
@@ -53,9 +53,9 @@ pub(crate) enum Why {
 pub(crate) enum Act {
     Nothing,
     /// SIGTERM and SIGCONT.
-    Terminate(Why),
+    Terminate(EndReason),
     /// SIGKILL.
-    Kill(Why),
+    Kill(EndReason),
 }
 
 /// The reaction when COMMAND was stopped.
@@ -83,7 +83,7 @@ enum State {
 
 /// Which of our group and COMMAND's has the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Terminal {
+pub(crate) enum TerminalOwner {
     /// There is no terminal.
     None,
     /// Other groups have it.
@@ -94,13 +94,13 @@ pub(crate) enum Terminal {
 
 /// One run of COMMAND.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RunPlan {
     grace: Duration,
     state: State,
     /// We were stopped with COMMAND. The SIGCONT that continues us is handed on.
     stopped_too: bool,
     /// Why COMMAND is being ended, and when SIGKILL follows.
-    ending: Option<(Why, Duration)>,
+    ending: Option<(EndReason, Duration)>,
     /// When we killed COMMAND.
     killed: Option<Duration>,
     /// The time until which the guard leaves COMMAND alone.
@@ -111,9 +111,9 @@ pub(crate) struct Plan {
     looks: u32,
 }
 
-impl Plan {
-    pub(crate) fn new(grace: Duration) -> Plan {
-        Plan {
+impl RunPlan {
+    pub(crate) fn new(grace: Duration) -> RunPlan {
+        RunPlan {
             grace,
             state: State::Running,
             stopped_too: false,
@@ -126,12 +126,12 @@ impl Plan {
     }
 
     /// The action that is due. Must be called whenever something may have changed, before anything else is done then.
-    pub(crate) fn look(&mut self, lease: Lease) -> Act {
+    pub(crate) fn look(&mut self, lease: LeaseState) -> Act {
         if self.killed.is_some() {
             return Act::Nothing;
         }
         if lease.remaining <= MARGIN {
-            return self.kill(Why::Lost, lease.now);
+            return self.kill(EndReason::Lost, lease.now);
         }
         if let Some((why, kill_at)) = self.ending {
             return match lease.now >= kill_at {
@@ -140,21 +140,21 @@ impl Plan {
             };
         }
         let why = if lease.remaining <= self.grace + MARGIN {
-            Why::RunsOut
+            EndReason::RunsOut
         } else if lease.hold_left.is_zero() && self.state != State::Ended {
-            Why::Hold
+            EndReason::Hold
         } else {
             return Act::Nothing;
         };
         self.terminate(why, lease.now)
     }
 
-    fn terminate(&mut self, why: Why, now: Duration) -> Act {
+    fn terminate(&mut self, why: EndReason, now: Duration) -> Act {
         self.ending = Some((why, now.saturating_add(self.grace)));
         Act::Terminate(why)
     }
 
-    fn kill(&mut self, why: Why, now: Duration) -> Act {
+    fn kill(&mut self, why: EndReason, now: Duration) -> Act {
         // An end that was begun for another reason is a loss all the same, unless COMMAND had ended before.
         if self.state != State::Ended || self.ending.is_none() {
             self.ending = Some((why, now));
@@ -164,7 +164,7 @@ impl Plan {
     }
 
     /// The time to give to the guard, if it needs another one.
-    pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
+    pub(crate) fn guard_until(&mut self, lease: LeaseState) -> Option<Duration> {
         let told = self.guarded?;
         let until = guard_time(lease);
         // After our SIGKILL an earlier time would only make the guard kill once more, and report that we are stopped.
@@ -178,22 +178,27 @@ impl Plan {
     }
 
     /// The first time to give to the guard. COMMAND begins when the guard has answered.
-    pub(crate) fn arm(&mut self, lease: Lease) -> Duration {
+    pub(crate) fn arm(&mut self, lease: LeaseState) -> Duration {
         let until = guard_time(lease);
         self.guarded = Some(until);
         until
     }
 
     /// COMMAND was stopped. `orphaned`: no process could continue us if we stopped.
-    pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
+    pub(crate) fn stopped(
+        &mut self,
+        signal: i32,
+        terminal: TerminalOwner,
+        orphaned: bool,
+    ) -> OnStop {
         self.state = State::Stopped;
         let then = match (terminal, signal) {
             // Renewed until --max-hold ends that.
-            (Terminal::None, _) => OnStop::Nothing,
-            (Terminal::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
+            (TerminalOwner::None, _) => OnStop::Nothing,
+            (TerminalOwner::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
             (_, SIGTSTP) if orphaned => OnStop::GoOn,
             _ if orphaned => OnStop::Nothing,
-            (Terminal::Commands, SIGTSTP) => OnStop::StopToo { group: true },
+            (TerminalOwner::Commands, SIGTSTP) => OnStop::StopToo { group: true },
             _ => OnStop::StopToo { group: false },
         };
         self.stopped_too = matches!(then, OnStop::StopToo { .. });
@@ -214,7 +219,7 @@ impl Plan {
 
     /// Whether COMMAND was ended since `--max-hold` was used up.
     pub(crate) fn has_used_up_hold(&self) -> bool {
-        matches!(self.ending, Some((Why::Hold, _)))
+        matches!(self.ending, Some((EndReason::Hold, _)))
     }
 
     /// Whether SIGCONT follows a signal that is handed on, as timeout(1) and systemd do it: stopped, COMMAND could not
@@ -225,7 +230,7 @@ impl Plan {
 
     /// COMMAND has ended, and so do we, with the returned end. `None`: the lock was lost, so COMMAND was ended for
     /// that, or was unprotected at its end.
-    pub(crate) fn ended(&mut self, end: End, lease: Lease) -> Option<End> {
+    pub(crate) fn ended(&mut self, end: End, lease: LeaseState) -> Option<End> {
         self.state = State::Ended;
         let killed_by_guard = end == End::Signal(SIGKILL)
             && self.killed.is_none()
@@ -234,28 +239,28 @@ impl Plan {
             return None;
         }
         match self.ending {
-            Some((Why::Lost | Why::RunsOut, _)) => None,
-            Some((Why::Hold, _)) => Some(End::Code(TIMED_OUT)),
-            Some((Why::LeftOver, _)) | None => Some(end.to_shell()),
+            Some((EndReason::Lost | EndReason::RunsOut, _)) => None,
+            Some((EndReason::Hold, _)) => Some(End::Code(TIMED_OUT)),
+            Some((EndReason::LeftOver, _)) | None => Some(end.to_shell()),
         }
     }
 
     /// COMMAND has ended and processes of its group have not.
-    pub(crate) fn left_over(&mut self, lease: Lease) -> Act {
+    pub(crate) fn left_over(&mut self, lease: LeaseState) -> Act {
         match (self.killed, self.ending) {
-            (None, None) => self.terminate(Why::LeftOver, lease.now),
+            (None, None) => self.terminate(EndReason::LeftOver, lease.now),
             _ => Act::Nothing,
         }
     }
 
     /// SIGKILL was long ago and a process is still there: it hangs in the kernel, or is not ours to end.
-    pub(crate) fn gives_up(&self, lease: Lease) -> bool {
+    pub(crate) fn gives_up(&self, lease: LeaseState) -> bool {
         let since = |killed| lease.now.saturating_sub(killed);
         self.killed.is_some_and(|killed| since(killed) > KILL_TAKES)
     }
 
     /// How long nothing needs to be looked at, if nothing arrives.
-    pub(crate) fn wait(&mut self, lease: Lease) -> Duration {
+    pub(crate) fn wait(&mut self, lease: LeaseState) -> Duration {
         let mut wait = TICK;
         if self.state == State::Ended {
             wait = wait.min(FIRST_LOOK * 2_u32.pow(self.looks.min(5)));
@@ -278,7 +283,7 @@ impl Plan {
     }
 }
 
-fn guard_time(lease: Lease) -> Duration {
+fn guard_time(lease: LeaseState) -> Duration {
     let left = lease.remaining.saturating_sub(GUARD_MARGIN);
     lease.now.saturating_add(left)
 }

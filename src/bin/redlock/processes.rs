@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
-struct Process {
+struct ProcessStatus {
     state: String,
     parent: String,
     group: String,
@@ -14,12 +14,12 @@ struct Process {
 }
 
 /// `process`: a number, or `self`.
-fn look(process: &str) -> Option<Process> {
+fn look(process: &str) -> Option<ProcessStatus> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // pid (name) state parent group session …, and a name may have blanks and brackets.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     let mut next = || fields.next().map(str::to_owned);
-    Some(Process {
+    Some(ProcessStatus {
         state: next()?,
         parent: next()?,
         group: next()?,

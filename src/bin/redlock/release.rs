@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlock_sync::command::escaped;
 use redlock_sync::{Holder, LockState, Redlock};
 
-use crate::arguments::Release;
+use crate::arguments::ReleaseArgs;
 use crate::inspect::{report_failures, report_url, shown};
 use crate::output::question;
 use crate::print::print;
@@ -14,19 +14,19 @@ use crate::show::shortened;
 use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
 
 /// Where the answer to the question comes from.
-pub(crate) enum Answer {
+pub(crate) enum ReleaseAnswer {
     Yes,
     Terminal,
 }
 
-impl Answer {
+impl ReleaseAnswer {
     /// # Errors
     ///
     /// There is no way to get an answer.
-    pub(crate) fn expected(yes: bool) -> Result<Answer, String> {
+    pub(crate) fn expected(yes: bool) -> Result<ReleaseAnswer, String> {
         match yes {
-            true => Ok(Answer::Yes),
-            false if stdin().is_terminal() && stderr().is_terminal() => Ok(Answer::Terminal),
+            true => Ok(ReleaseAnswer::Yes),
+            false if stdin().is_terminal() && stderr().is_terminal() => Ok(ReleaseAnswer::Terminal),
             false => {
                 Err("no terminal to ask on: give --yes to release the lock all the same".into())
             }
@@ -34,7 +34,7 @@ impl Answer {
     }
 
     fn is_yes(&self) -> bool {
-        if let Answer::Yes = self {
+        if let ReleaseAnswer::Yes = self {
             return true;
         }
         question("If this holder is still running, two may then run at once. Release it? [y/N] ");
@@ -44,7 +44,7 @@ impl Answer {
     }
 }
 
-pub(crate) fn release(given: &Release, answer: &Answer, redlock: &Redlock) -> End {
+pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Redlock) -> End {
     let name = given.name.as_encoded_bytes();
     let inspection = match redlock.inspect(name) {
         Ok(inspection) => inspection,
@@ -81,7 +81,7 @@ pub(crate) fn release(given: &Release, answer: &Answer, redlock: &Redlock) -> En
 
 /// Whose lock is meant, and how long it remains; or how this program ends if that is not certain.
 fn chosen<'a>(
-    given: &Release,
+    given: &ReleaseArgs,
     state: &'a LockState,
 ) -> Result<Option<(&'a Holder, Option<Duration>)>, End> {
     let holders: Vec<_> = state.holders().collect();

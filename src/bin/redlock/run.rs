@@ -25,12 +25,12 @@ use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
 use crate::acquire::{acquire, signals};
-use crate::child::{self, Guard, Until, boot_time};
+use crate::child::{self, GuardProcess, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
-use crate::metrics::{self, Outcome};
+use crate::metrics::{self, RunOutcome};
 use crate::once::{done_already, mark_done};
-use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why};
+use crate::plan::{Act, EndReason, LeaseState, OnStop, RunPlan, UNNAMED};
 use crate::processes;
 use crate::signals::is_handed_on;
 use crate::terminal::Terminal;
@@ -44,10 +44,10 @@ pub(crate) fn run(
     options: &Options,
     metrics_file: Option<&Path>,
 ) -> End {
-    let mut counted = metrics::Run::begin();
+    let mut counted = metrics::CountedRun::begin();
     let (end, outcome) = match locked(job, redlock, options, &mut counted) {
         Ok(ended) => ended,
-        Err(end) => (end, Outcome::before_start(end)),
+        Err(end) => (end, RunOutcome::before_start(end)),
     };
     if let Some(path) = metrics_file {
         counted.count(path, &job.name, outcome);
@@ -60,8 +60,8 @@ fn locked(
     job: &Job,
     redlock: &Redlock,
     options: &Options,
-    counted: &mut metrics::Run,
-) -> Result<(End, Outcome), End> {
+    counted: &mut metrics::CountedRun,
+) -> Result<(End, RunOutcome), End> {
     // Without these nothing could be started once there is a lock.
     let signals = fs::metadata(SELF).and_then(|_| signals());
     let signals =
@@ -86,14 +86,14 @@ fn locked(
     }
     let fence = job.fence.then(|| kept.fencing_token()).transpose();
     let fence = fence.map_err(|error| no_token(&error))?;
-    let run = Run::start(job, kept, fence, &signals);
+    let run = RunningJob::start(job, kept, fence, &signals);
     let run = run.map_err(|error| no_process("a process", &error))?;
     counted.command_begins();
     let (ended, kept) = run.finish();
     let held = boot_time().saturating_sub(started);
     counted.command_ended(held);
     let (Some((end, outcome)), Some(kept)) = (ended, kept) else {
-        return Ok((End::Code(LOST), Outcome::Lost));
+        return Ok((End::Code(LOST), RunOutcome::Lost));
     };
     let asked = match (job.once_per, end) {
         (Some(period), End::Code(0)) => mark_done(&kept, period, held, &signals),
@@ -101,7 +101,7 @@ fn locked(
     };
     let given_up = give_up((job, redlock), kept, held, end, (&signals, asked));
     let lost = given_up != end && given_up == End::Code(LOST);
-    Ok((given_up, if lost { Outcome::Lost } else { outcome }))
+    Ok((given_up, if lost { RunOutcome::Lost } else { outcome }))
 }
 
 fn no_process(what: &str, error: &dyn std::error::Error) -> End {
@@ -110,13 +110,13 @@ fn no_process(what: &str, error: &dyn std::error::Error) -> End {
 }
 
 /// COMMAND, the guard, and the channels between them and us.
-struct Run<'a> {
-    plan: Plan,
+struct RunningJob<'a> {
+    plan: RunPlan,
     kept: KeptLock,
     command: Child,
     /// The process group of COMMAND.
     group: Pid,
-    guard: Guard,
+    guard: GuardProcess,
     terminal: Terminal,
     signals: &'a Receiver<i32>,
     /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
@@ -129,19 +129,19 @@ struct Run<'a> {
     senders: Vec<Child>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RunningJob<'a> {
     /// Starts the two, on the main thread: COMMAND dies with the thread that started it.
     fn start(
         job: &Job,
         kept: KeptLock,
         fence: Option<u64>,
         signals: &'a Receiver<i32>,
-    ) -> io::Result<Run<'a>> {
+    ) -> io::Result<RunningJob<'a>> {
         let (socket, from_us) = UnixStream::pair()?;
         let shared = memfd_create(c"redlock-until", MFdFlags::MFD_CLOEXEC)?;
         let until = Until::new(shared.try_clone()?);
         let (wait_here, gate) = pipe()?;
-        let mut command = Run::command(job, (fence, kept.slot()), wait_here)?;
+        let mut command = RunningJob::command(job, (fence, kept.slot()), wait_here)?;
         let group = Pid::from_raw(i32::try_from(command.id()).unwrap_or(i32::MAX));
         let guard = Command::new(SELF)
             .arg0("redlock: guard")
@@ -156,12 +156,12 @@ impl<'a> Run<'a> {
         })?;
         let terminal = Terminal::new(group);
         hand_over_input_and_output();
-        let mut run = Run {
-            plan: Plan::new(job.grace),
+        let mut run = RunningJob {
+            plan: RunPlan::new(job.grace),
             kept,
             command,
             group,
-            guard: Guard {
+            guard: GuardProcess {
                 process: Some(guard),
                 socket,
                 until,
@@ -215,9 +215,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How we end, as [`Plan::ended`] decides; and the lock, if nothing of COMMAND's group is left: otherwise no
+    /// How we end, as [`RunPlan::ended`] decides; and the lock, if nothing of COMMAND's group is left: otherwise no
     /// process may have it before its ttl is over.
-    fn finish(mut self) -> (Option<(End, Outcome)>, Option<KeptLock>) {
+    fn finish(mut self) -> (Option<(End, RunOutcome)>, Option<KeptLock>) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
@@ -260,10 +260,10 @@ impl<'a> Run<'a> {
             (end, _) => end,
         };
         let outcome = |end| match end {
-            _ if self.unguarded => Outcome::NotStarted,
-            _ if self.plan.has_used_up_hold() => Outcome::MaxHold,
-            End::Code(0) => Outcome::Succeeded,
-            _ => Outcome::Failed,
+            _ if self.unguarded => RunOutcome::NotStarted,
+            _ if self.plan.has_used_up_hold() => RunOutcome::MaxHold,
+            End::Code(0) => RunOutcome::Succeeded,
+            _ => RunOutcome::Failed,
         };
         (end.map(|end| (end, outcome(end))), Some(self.kept))
     }
@@ -282,8 +282,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn lease(&self) -> Lease {
-        Lease {
+    fn lease(&self) -> LeaseState {
+        LeaseState {
             // The order matters: time that passes in between makes the lease shorter.
             now: boot_time(),
             remaining: self.kept.remaining(),
@@ -318,8 +318,8 @@ impl<'a> Run<'a> {
             }
         };
         match (act, why) {
-            (_, Why::LeftOver) => info!("ending the processes that COMMAND left behind"),
-            (Act::Kill(_), Why::Lost) => match self.kept.lost() {
+            (_, EndReason::LeftOver) => info!("ending the processes that COMMAND left behind"),
+            (Act::Kill(_), EndReason::Lost) => match self.kept.lost() {
                 Some(reason) => report(format_args!(
                     "the lock is lost ({reason}): COMMAND was killed"
                 )),
@@ -328,7 +328,9 @@ impl<'a> Run<'a> {
             (Act::Kill(_), _) => report(format_args!(
                 "COMMAND did not end by SIGTERM: it was killed"
             )),
-            (_, Why::Hold) => report(format_args!("--max-hold is used up: COMMAND is to end")),
+            (_, EndReason::Hold) => {
+                report(format_args!("--max-hold is used up: COMMAND is to end"))
+            }
             _ => report(format_args!(
                 "the lock cannot be renewed and is about to end: COMMAND is to end"
             )),

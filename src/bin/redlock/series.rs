@@ -10,7 +10,7 @@ use std::path::Path;
 const LARGEST: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum SeriesKind {
     Counter,
     Gauge,
     /// Its bounds; beside these there are the sum and the count of all values.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 }
 
 /// A metric: its name, its kind, and its help text.
-pub(crate) type Family = (&'static str, Kind, &'static str);
+pub(crate) type Family = (&'static str, SeriesKind, &'static str);
 
 /// The values of some metrics.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Series {
         self.add(&format!("{name}_sum"), labels, value);
         self.add(&format!("{name}_count"), labels, 1.0);
         let family = self.families.iter().find(|family| family.0 == name);
-        let Some((_, Kind::Histogram(bounds), _)) = family else {
+        let Some((_, SeriesKind::Histogram(bounds), _)) = family else {
             return;
         };
         let name = format!("{name}_bucket");
@@ -72,9 +72,9 @@ impl Series {
         for family in self.families {
             let (name, kind, help) = family;
             let kind = match kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram(_) => "histogram",
+                SeriesKind::Counter => "counter",
+                SeriesKind::Gauge => "gauge",
+                SeriesKind::Histogram(_) => "histogram",
             };
             text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
             let values = self.values.iter();
@@ -116,7 +116,7 @@ impl Series {
             Err(error) => return Err(error),
         };
         for (key, value) in &self.values {
-            let gauge = |family: &&Family| family.1 == Kind::Gauge && is_of(family, key);
+            let gauge = |family: &&Family| family.1 == SeriesKind::Gauge && is_of(family, key);
             match self.families.iter().find(gauge) {
                 Some(_) => drop(all.values.insert(key.clone(), *value)),
                 None => *all.values.entry(key.clone()).or_default() += value,
@@ -172,8 +172,8 @@ fn key(name: &str, labels: &[(&str, &str)]) -> String {
 fn is_of((name, kind, _): &Family, key: &str) -> bool {
     let base = key.split('{').next().unwrap_or(key);
     match (base.strip_prefix(name), kind) {
-        (Some(part), Kind::Counter | Kind::Gauge) => part.is_empty(),
-        (Some(part), Kind::Histogram(_)) => ["_bucket", "_sum", "_count"].contains(&part),
+        (Some(part), SeriesKind::Counter | SeriesKind::Gauge) => part.is_empty(),
+        (Some(part), SeriesKind::Histogram(_)) => ["_bucket", "_sum", "_count"].contains(&part),
         (None, _) => false,
     }
 }

@@ -7,7 +7,7 @@ use redlock_sync::{Error, Lock, Lockable, Redlock, Report};
 
 /// The kind of lock on NAME.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     Plain,
     /// A semaphore with this number of slots.
     Slots(u32),
@@ -29,14 +29,14 @@ impl<'a> Target<'a> {
     /// # Errors
     ///
     /// The name is not allowed.
-    pub(crate) fn new(redlock: Redlock, name: &'a OsStr, kind: &Kind) -> Result<Self, Error> {
+    pub(crate) fn new(redlock: Redlock, name: &'a OsStr, kind: &TargetKind) -> Result<Self, Error> {
         let name = name.as_encoded_bytes();
         let other = match kind {
-            Kind::Plain => None,
-            Kind::Slots(slots) => Some(redlock.semaphore(name, *slots)?),
-            Kind::Shared => Some(redlock.read_lock(name)?),
-            Kind::Exclusive => Some(redlock.write_lock(name)?),
-            Kind::Also(more) => {
+            TargetKind::Plain => None,
+            TargetKind::Slots(slots) => Some(redlock.semaphore(name, *slots)?),
+            TargetKind::Shared => Some(redlock.read_lock(name)?),
+            TargetKind::Exclusive => Some(redlock.write_lock(name)?),
+            TargetKind::Also(more) => {
                 let more = more.iter().map(|name| name.as_encoded_bytes());
                 Some(redlock.several([name].into_iter().chain(more))?)
             }

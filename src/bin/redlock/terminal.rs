@@ -33,22 +33,22 @@ impl Terminal {
         }
     }
 
-    pub(crate) fn state(&self) -> plan::Terminal {
+    pub(crate) fn state(&self) -> plan::TerminalOwner {
         let Some(file) = &self.file else {
-            return plan::Terminal::None;
+            return plan::TerminalOwner::None;
         };
         match tcgetpgrp(file) {
-            Err(_) => plan::Terminal::None,
-            Ok(group) if group == self.group => plan::Terminal::Commands,
-            Ok(group) if group == getpgrp() => plan::Terminal::Ours,
-            Ok(_) => plan::Terminal::Others,
+            Err(_) => plan::TerminalOwner::None,
+            Ok(group) if group == self.group => plan::TerminalOwner::Commands,
+            Ok(group) if group == getpgrp() => plan::TerminalOwner::Ours,
+            Ok(_) => plan::TerminalOwner::Others,
         }
     }
 
     /// COMMAND begins, or goes on: it gets the terminal if it should have it and it is ours to give.
     pub(crate) fn offer(&self) {
         if self.wanted
-            && self.state() == plan::Terminal::Ours
+            && self.state() == plan::TerminalOwner::Ours
             && let Some(file) = &self.file
         {
             let _ = tcsetpgrp(file, self.group);
@@ -62,7 +62,7 @@ impl Terminal {
 
     /// COMMAND has stopped or ended. Returns whether it had the terminal.
     pub(crate) fn take_back(&self) -> bool {
-        let had = self.state() == plan::Terminal::Commands;
+        let had = self.state() == plan::TerminalOwner::Commands;
         if had && let Some(file) = &self.file {
             let _ = tcsetpgrp(file, getpgrp());
         }

@@ -13,7 +13,7 @@ use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
 use crate::protocol::calls::owed::Owed;
-use crate::protocol::calls::way::{self, Lead};
+use crate::protocol::calls::way::{self, CandidateLane};
 use crate::protocol::commands::slots::{self, Endpoint, Map};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
@@ -54,7 +54,7 @@ impl PartialEq for Lane {
     }
 }
 
-impl Lead for Arc<Lane> {
+impl CandidateLane for Arc<Lane> {
     fn leads_to(&self, slot: u16) -> bool {
         self.places().iter().all(|place| place.leads_to(slot))
     }
@@ -375,7 +375,7 @@ impl OtherLanes for Weak<Lanes> {
     }
 }
 
-impl way::Lanes for &Lanes {
+impl way::LaneSource for &Lanes {
     type Lane = Arc<Lane>;
 
     fn lane(&mut self, slot: u16) -> Arc<Lane> {

@@ -1,4 +1,4 @@
-//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`] decide.
+//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`](crate::protocol::calls::owed::Owed) decide.
 
 use std::sync::Arc;
 
@@ -226,7 +226,7 @@ impl Lanes {
     ) -> Option<(Arc<Lane>, Op)> {
         let is_from = |lane: &Arc<Lane>| std::ptr::eq(&*lane.driver, from);
         let (lane, op, pause) =
-            way::Lanes::step(&mut { self }, redirect, answer, is_from, clock::instant())?;
+            way::LaneSource::step(&mut { self }, redirect, answer, is_from, clock::instant())?;
         thread::sleep(pause);
         Some((lane, op))
     }
@@ -251,11 +251,11 @@ impl Lanes {
     /// Sends a release to the server that has the key.
     fn deliver(&self, release: OwedRelease) {
         let slot = release.slot();
-        let lane = way::Lanes::lane_of(&mut { self }, &release);
+        let lane = way::LaneSource::lane_of(&mut { self }, &release);
         let answer = lane.driver.run(release.op.clone());
         let places = lane.places();
         self.learn(places, slot, Redirect::of(&answer, slot));
-        way::Lanes::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
+        way::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();

@@ -27,7 +27,7 @@ impl AbandonedThreads {
 }
 
 /// How the call waits.
-pub(crate) struct Terms<'a> {
+pub(crate) struct AskTerms<'a> {
     /// How the threads are named, before their numbers.
     pub(crate) name: &'static str,
     /// How long to wait for a thread that reports nothing, and why it has no answer then.
@@ -38,7 +38,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) abandoned: Option<(&'a AbandonedThreads, BTreeMap<usize, String>)>,
 }
 
-impl Terms<'_> {
+impl AskTerms<'_> {
     fn has_abandoned(&self, node: usize) -> bool {
         let threads = self.abandoned.as_ref();
         threads.is_some_and(|(threads, servers)| {
@@ -56,7 +56,7 @@ impl Terms<'_> {
 }
 
 /// A thread's report about its node.
-enum Report<T, P> {
+enum NodeReply<T, P> {
     Part(P),
     End(Result<T, Cause>),
 }
@@ -68,7 +68,7 @@ pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
 /// begins the time anew.
 pub(crate) fn ask_each<T: Send + 'static, P: Send + 'static, Ask>(
     asks: impl Iterator<Item = (usize, Ask)>,
-    terms: Terms<'_>,
+    terms: AskTerms<'_>,
     part: impl FnMut(usize, P),
 ) -> BTreeMap<usize, Result<T, Cause>>
 where
@@ -88,7 +88,7 @@ where
 }
 
 struct Threads<'a, T> {
-    terms: Terms<'a>,
+    terms: AskTerms<'a>,
     /// When each thread last reported, and what lives as long as the thread does.
     waiting: BTreeMap<usize, (Instant, Weak<()>)>,
     answers: BTreeMap<usize, Result<T, Cause>>,
@@ -98,7 +98,7 @@ impl<T: Send + 'static> Threads<'_, T> {
     fn start<P: Send + 'static>(
         &mut self,
         node: usize,
-        sender: Sender<(usize, Report<T, P>)>,
+        sender: Sender<(usize, NodeReply<T, P>)>,
         ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
     ) {
         if self.terms.has_abandoned(node) {
@@ -111,9 +111,9 @@ impl<T: Send + 'static> Threads<'_, T> {
         let thread = Arc::downgrade(&lives);
         let run = move || {
             let _lives = lives;
-            let answer = ask(&mut |part| sender.send((node, Report::Part(part))).is_ok());
+            let answer = ask(&mut |part| sender.send((node, NodeReply::Part(part))).is_ok());
             // Nothing may be waiting for the answer.
-            let _ = sender.send((node, Report::End(answer)));
+            let _ = sender.send((node, NodeReply::End(answer)));
         };
         match start_thread(format!("{}-{node}", self.terms.name), run) {
             Ok(()) => drop(self.waiting.insert(node, (clock::instant(), thread))),
@@ -126,7 +126,7 @@ impl<T: Send + 'static> Threads<'_, T> {
 
     fn collect<P>(
         &mut self,
-        reports: &Receiver<(usize, Report<T, P>)>,
+        reports: &Receiver<(usize, NodeReply<T, P>)>,
         mut part: impl FnMut(usize, P),
     ) {
         while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
@@ -141,8 +141,8 @@ impl<T: Send + 'static> Threads<'_, T> {
             };
             *last = clock::instant();
             match report {
-                Report::Part(one) => part(node, one),
-                Report::End(answer) => {
+                NodeReply::Part(one) => part(node, one),
+                NodeReply::End(answer) => {
                     self.waiting.remove(&node);
                     self.answers.insert(node, answer);
                 }

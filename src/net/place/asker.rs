@@ -7,8 +7,8 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::question::Turn;
 use crate::net::socket::peer::Peer;
-use crate::protocol::node::directory::Times;
-use crate::protocol::node::questions::{Ending, Heard, Question, Questions, Terms};
+use crate::protocol::node::directory::DirectoryTimes;
+use crate::protocol::node::questions::{Heard, Question, QuestionEnd, QuestionTerms, Questions};
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
 
@@ -34,7 +34,7 @@ pub(crate) struct Patience {
 impl<T: Clone + Send + Sync + 'static> Asker<T> {
     pub(crate) fn new() -> Arc<Asker<T>> {
         Arc::new(Asker {
-            questions: Mutex::new(Questions::new(Times::REAL)),
+            questions: Mutex::new(Questions::new(DirectoryTimes::REAL)),
             news: Condvar::new(),
         })
     }
@@ -51,7 +51,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
     ) -> R {
         let now = clock::instant();
         let until = now + patience.time;
-        let terms = Terms {
+        let terms = QuestionTerms {
             now,
             time: patience.time,
             lasts: patience.lasts,
@@ -123,10 +123,10 @@ struct Asking<T: Clone> {
 impl<T: Clone> Drop for Asking<T> {
     fn drop(&mut self) {
         let ending = match &self.answer {
-            Ok(_) => Ending::Answered,
-            Err(cause) if cause.is_silence() => Ending::Silent,
-            Err(cause) if cause.is_of_this_process() => Ending::NotAsked,
-            Err(_) => Ending::Answered,
+            Ok(_) => QuestionEnd::Answered,
+            Err(cause) if cause.is_silence() => QuestionEnd::Silent,
+            Err(cause) if cause.is_of_this_process() => QuestionEnd::NotAsked,
+            Err(_) => QuestionEnd::Answered,
         };
         let now = clock::instant();
         lock(&self.asker.questions).end(&self.question, &self.answer, ending, now);

@@ -14,7 +14,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
+use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
@@ -27,13 +27,13 @@ pub(crate) enum Place {
     Server(Box<Peer>),
     Master(Arc<Directory>),
     /// A server that slots migrate to. It may own none: the slot's master names it with each operation.
-    Target(Arc<Target>),
+    Target(Arc<SlotTarget>),
     /// A Redis Cluster as a whole, which has no single master.
     Cluster(Arc<Cluster>),
 }
 
 /// A server of a Redis Cluster that slots migrate to.
-pub(crate) struct Target {
+pub(crate) struct SlotTarget {
     cluster: Arc<Cluster>,
     endpoint: Endpoint,
     shown: Arc<str>,
@@ -155,7 +155,7 @@ impl Place {
     /// sentinel has answered, or was silent for the whole time of a question.
     pub(crate) fn looks_within(&self, timeout: Duration) -> Duration {
         match self.sentinels() {
-            Some(_) => timeout.saturating_add(Times::REAL.lasts),
+            Some(_) => timeout.saturating_add(DirectoryTimes::REAL.lasts),
             None => timeout,
         }
     }
@@ -218,7 +218,7 @@ impl Place {
     /// A server of this Cluster that slots migrate to.
     pub(crate) fn target(&self, endpoint: &Endpoint) -> Option<Place> {
         let cluster = self.cluster()?;
-        let target = || Target {
+        let target = || SlotTarget {
             cluster: cluster.clone(),
             endpoint: endpoint.clone(),
             shown: text::address(&cluster.given.addr(endpoint)).into(),
@@ -268,7 +268,7 @@ impl Cluster {
     }
 }
 
-impl Target {
+impl SlotTarget {
     /// Connects without the guard's witness, which would be in one of the server's slots: it may own none. The server
     /// votes if it has lost nothing since it was started.
     fn open(

@@ -15,7 +15,7 @@ use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
+use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
 use crate::values::sync::{
@@ -82,7 +82,7 @@ impl Directory {
         // The master needs its share of the time.
         let share = timeout / 2;
         let time = match (&self.source, purpose) {
-            (Source::Sentinels(_), Purpose::Looks) => share + Times::REAL.lasts,
+            (Source::Sentinels(_), Purpose::Looks) => share + DirectoryTimes::REAL.lasts,
             _ => share,
         };
         let said = self.ask(time);
@@ -95,7 +95,7 @@ impl Directory {
         });
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
         let (address, at) = (self.at(&named.addr), at.min(named.at));
-        let found = FoundMaster::new(address, at, named.by_most, Times::REAL);
+        let found = FoundMaster::new(address, at, named.by_most, DirectoryTimes::REAL);
         let peer = self.given.peer(named.addr.clone());
         let rest = until.saturating_duration_since(clock::instant());
         let connected = self.connect(&peer, rest.max(share), purpose);
@@ -228,7 +228,7 @@ impl Directory {
 
     /// Asks whether the master still is at `address` (rule R43). `None` if the answers do not decide it.
     pub(super) fn confirm(&self, address: &str) -> Option<LastWord> {
-        let (asked, time) = (clock::instant(), Times::REAL.confirm);
+        let (asked, time) = (clock::instant(), DirectoryTimes::REAL.confirm);
         let (said, word) = match &self.source {
             Source::Sentinels(sentinels) => {
                 let said = sentinels.ask_all(time);

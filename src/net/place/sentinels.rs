@@ -10,7 +10,7 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::text;
-use crate::net::place::ask_each::{SendPart, Terms, ask_each};
+use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::given::Given;
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
@@ -19,7 +19,7 @@ use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::answers::{Word, word_of_name};
-use crate::protocol::node::directory::Times;
+use crate::protocol::node::directory::DirectoryTimes;
 use crate::protocol::node::questions::Heard;
 use crate::settings::url;
 use crate::values::clock;
@@ -32,12 +32,12 @@ pub(crate) struct Sentinels {
     given: Arc<Given>,
     pub(crate) name: String,
     all: Vec<Peer>,
-    asker: Arc<Asker<Named>>,
+    asker: Arc<Asker<SentinelAnswer>>,
 }
 
 /// The answer of a sentinel, or of several behind one name.
 #[derive(Clone)]
-struct Named {
+struct SentinelAnswer {
     /// The master's address. `None`: the sentinel has no master of that name.
     master: Option<ConnectionAddr>,
     /// The addresses that have answered.
@@ -63,14 +63,14 @@ impl Sentinels {
         let now = clock::instant();
         let patience = Patience {
             time,
-            lasts: Times::REAL.lasts,
+            lasts: DirectoryTimes::REAL.lasts,
             most: usize::MAX,
         };
         let sentinels = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| sentinels.ask(peer, turn);
-        let weigh = |heard: &[Heard<'_, Told<Named>>]| {
+        let weigh = |heard: &[Heard<'_, Told<SentinelAnswer>>]| {
             let seen = RefCell::new(Vec::new());
-            let read = |named: &Named, _| read(named, &mut seen.borrow_mut());
+            let read = |named: &SentinelAnswer, _| read(named, &mut seen.borrow_mut());
             Opinions::of((&self.all, 0), (now, time), heard, read)
         };
         let is_enough = Opinions::is_certain;
@@ -80,7 +80,7 @@ impl Sentinels {
 
     /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: then most of
     /// them decide.
-    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<Named> {
+    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<SentinelAnswer> {
         let mut addresses = addresses(sentinel.addr())?;
         (turn.begins)()?;
         let is_v6 = |address: &Option<SocketAddr>| address.is_some_and(|one| one.is_ipv6());
@@ -114,13 +114,13 @@ impl Sentinels {
             }
             if let Word::Names(master) = word_of_name(&words, now) {
                 let master = Some(master);
-                return Ok(Named { master, by });
+                return Ok(SentinelAnswer { master, by });
             }
         }
         let differ = || Cause::Garbage("different masters at the addresses of its name".into());
         let names_any = words.iter().any(|(_, word)| matches!(word, Word::Names(_)));
         match word_of_name(&words, clock::instant()) {
-            Word::NamesNone => Ok(Named { master: None, by }),
+            Word::NamesNone => Ok(SentinelAnswer { master: None, by }),
             _ if names_any => Err(differ()),
             _ => Err(of_addresses(failed)),
         }
@@ -203,7 +203,10 @@ impl Sentinels {
 }
 
 /// The opinion of a sentinel. One that was heard before, under another name, has none.
-fn read(named: &Named, seen: &mut Vec<Option<SocketAddr>>) -> Result<ConnectionAddr, Unknown> {
+fn read(
+    named: &SentinelAnswer,
+    seen: &mut Vec<Option<SocketAddr>>,
+) -> Result<ConnectionAddr, Unknown> {
     let again = named.by.iter().any(|one| seen.contains(one)) && !mutant(Mutant::NamesCountTwice);
     seen.extend(&named.by);
     match again {
@@ -240,7 +243,7 @@ fn describe_at_once(
             Ok(described(words.unwrap_or_default()))
         }
     });
-    let terms = Terms {
+    let terms = AskTerms {
         name: "redlock-find",
         patience: timeout,
         silence: Cause::NotConnected(timeout, timeout),
@@ -356,7 +359,7 @@ mod tests {
         let counts = || {
             let mut seen = Vec::new();
             [1, 1, 2].map(|port| {
-                let named = Named {
+                let named = SentinelAnswer {
                     master: Some(ConnectionAddr::Tcp("m".into(), 1)),
                     by: vec![Some(SocketAddr::from(([127, 0, 0, 1], port)))],
                 };

@@ -9,7 +9,7 @@ use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::node::answers::{Belief, Word};
 use crate::protocol::node::directory::{FoundMaster, LastWord};
-use crate::protocol::node::questions::{Ending, Terms};
+use crate::protocol::node::questions::{QuestionEnd, QuestionTerms};
 use crate::protocol::quorum::core::Input;
 
 fn shown(instance: usize) -> String {
@@ -37,7 +37,7 @@ impl World {
             Purpose::Connects => std::time::Duration::from_micros(CONNECT_TIMEOUT / 2),
             Purpose::Confirms(_) => TIMES.confirm,
         };
-        let terms = Terms {
+        let terms = QuestionTerms {
             now,
             time,
             lasts: TIMES.lasts,
@@ -65,7 +65,7 @@ impl World {
             });
             let none = hampered == Some(Hampered::NoThreads);
             if none || !self.quiet && self.random.chance(2) {
-                self.ended(c, node, number, &Word::Unknown, Ending::NotAsked);
+                self.ended(c, node, number, &Word::Unknown, QuestionEnd::NotAsked);
                 continue;
             }
             self.asks(self.t + late, c, node, Asks::Turns(number));
@@ -134,7 +134,7 @@ impl World {
                         let at = self.t + self.sentinel_delay(c, node);
                         self.asks(at, c, node, Asks::Arrives(number));
                     }
-                    false => self.ended(c, node, number, &Word::Unknown, Ending::NotAsked),
+                    false => self.ended(c, node, number, &Word::Unknown, QuestionEnd::NotAsked),
                 }
             }
             Asks::Arrives(number) => {
@@ -152,23 +152,30 @@ impl World {
             Asks::Answered(number) => {
                 let word = place.asked[number].word.clone().unwrap_or(Word::Unknown);
                 let ending = match word {
-                    Word::Silent => Ending::Silent,
-                    _ => Ending::Answered,
+                    Word::Silent => QuestionEnd::Silent,
+                    _ => QuestionEnd::Answered,
                 };
                 self.ended(c, node, number, &word, ending);
             }
             Asks::Ends(number) => {
                 // A sentinel that was connected, and has not answered in time, is there.
                 let (word, ending) = match place.asked[number].word {
-                    Some(_) => (Word::Unknown, Ending::Answered),
-                    None => (Word::Silent, Ending::Silent),
+                    Some(_) => (Word::Unknown, QuestionEnd::Answered),
+                    None => (Word::Silent, QuestionEnd::Silent),
                 };
                 self.ended(c, node, number, &word, ending);
             }
         }
     }
 
-    fn ended(&mut self, c: usize, node: usize, number: usize, word: &Word<usize>, ending: Ending) {
+    fn ended(
+        &mut self,
+        c: usize,
+        node: usize,
+        number: usize,
+        word: &Word<usize>,
+        ending: QuestionEnd,
+    ) {
         let now = self.now(c);
         let place = &mut self.clients[c].driver.places[node];
         let asked = &mut place.asked[number];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
 use crate::protocol::node::answers::Word;
-use crate::protocol::node::directory::Times;
+use crate::protocol::node::directory::DirectoryTimes;
 
 /// The number of sentinels of each set.
 pub(super) const SENTINELS: usize = 3;
@@ -23,7 +23,7 @@ const fn scaled(ms: u64) -> Duration {
 }
 
 /// The times of directories, as much shorter as everything here.
-pub(super) const TIMES: Times = Times {
+pub(super) const TIMES: DirectoryTimes = DirectoryTimes {
     ask: scaled(1000),
     holds: scaled(2000),
     pause: scaled(100),

@@ -33,10 +33,10 @@ pub(crate) struct Claiming<W> {
     /// The call for all names, or for one of them.
     call: Acquire<W>,
     /// Set if there are several names, and time to wait.
-    plan: Option<Box<Plan>>,
+    plan: Option<Box<ClaimPlan>>,
 }
 
-struct Plan {
+struct ClaimPlan {
     all: Request,
     names: Arc<[Arc<[u8]>]>,
     /// How long all names are waited for together.
@@ -84,7 +84,7 @@ enum Parks {
 /// The next step after a call: another one, or the end.
 // Not boxed, like steps: a box would be an allocation.
 #[allow(clippy::large_enum_variant)]
-enum Goes<W> {
+enum ClaimOutcome<W> {
     On(Acquire<W>),
     Ends(Result<Lease, Ended>),
 }
@@ -113,7 +113,7 @@ impl<W: Clone> Claiming<W> {
     ) -> Claiming<W> {
         let waits = request.end.is_none_or(|end| end > now.mono);
         let plan = match &request.kind {
-            Kind::Several { names, .. } if waits => Some(Box::new(Plan {
+            Kind::Several { names, .. } if waits => Some(Box::new(ClaimPlan {
                 names: names.clone(),
                 turn,
                 stage: Stage::Together(now.mono + turn),
@@ -187,8 +187,8 @@ impl<W: Clone> Claiming<W> {
                 Step::Done(result) => {
                     plan.attempts = plan.attempts.saturating_add(self.call.attempts());
                     match plan.ended(result, process, now) {
-                        Goes::On(call) => (self.call, plan.begins) = (call, true),
-                        Goes::Ends(result) => plan.finish(result),
+                        ClaimOutcome::On(call) => (self.call, plan.begins) = (call, true),
+                        ClaimOutcome::Ends(result) => plan.finish(result),
                     }
                 }
                 step => return step,
@@ -226,12 +226,12 @@ impl<W: Clone> Claiming<W> {
 
     /// Whether anything is left to do, should the thread end here.
     pub(crate) fn is_in_queue(&self) -> bool {
-        let claims = |plan: &Plan| !plan.claims.is_empty() || !plan.dropped.is_empty();
+        let claims = |plan: &ClaimPlan| !plan.claims.is_empty() || !plan.dropped.is_empty();
         self.call.is_in_queue() || self.plan.as_deref().is_some_and(claims)
     }
 }
 
-impl Plan {
+impl ClaimPlan {
     fn parks(&mut self, until: Instant, now: Point) -> Parks {
         match self.stage {
             Stage::Together(_) if self.in_the_way.is_none() => Parks::Until(until),
@@ -285,7 +285,7 @@ impl Plan {
         result: Result<Lease, Ended>,
         process: &mut impl Process<Thread = W>,
         now: Point,
-    ) -> Goes<W> {
+    ) -> ClaimOutcome<W> {
         match (&self.stage, result, self.end_of_wait(now)) {
             (Stage::Claims(at), Ok(lease), end) => {
                 self.claims.push(Claim {
@@ -297,21 +297,21 @@ impl Plan {
                 });
                 match end {
                     None => self.claim(process, now),
-                    Some(end) => Goes::Ends(Err(end)),
+                    Some(end) => ClaimOutcome::Ends(Err(end)),
                 }
             }
-            (_, Err(Ended::Cancelled), Some(end)) => Goes::Ends(Err(end)),
-            (_, result, Some(_)) => Goes::Ends(result),
+            (_, Err(Ended::Cancelled), Some(end)) => ClaimOutcome::Ends(Err(end)),
+            (_, result, Some(_)) => ClaimOutcome::Ends(result),
             // The call was left for the next stage.
             (Stage::Together(_), Err(Ended::Cancelled), None) => {
                 self.taken.extend(self.in_the_way.take());
                 self.claim(process, now)
             }
-            (Stage::Claims(_), Err(Ended::Cancelled), None) => Goes::On(self.together(now)),
+            (Stage::Claims(_), Err(Ended::Cancelled), None) => ClaimOutcome::On(self.together(now)),
             (Stage::Converts, Err(Ended::Failed(failure)), None) if !failure.is_hopeless() => {
                 self.denied(failure, process, now)
             }
-            (_, result, None) => Goes::Ends(result),
+            (_, result, None) => ClaimOutcome::Ends(result),
         }
     }
 
@@ -328,16 +328,20 @@ impl Plan {
     }
 
     /// Claims the next name, or takes all names if no others were in the way.
-    fn claim<W: Clone>(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Goes<W> {
+    fn claim<W: Clone>(
+        &mut self,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> ClaimOutcome<W> {
         let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
         let next = self.taken.iter().find(is_missing).copied();
         let named = next.and_then(|at| Some((at, self.names.get(at)?.clone())));
         let Some((at, name)) = named else {
-            return Goes::On(self.convert(now));
+            return ClaimOutcome::On(self.convert(now));
         };
         let token = match process.token(&name) {
             Ok(token) => token,
-            Err(error) => return Goes::Ends(Err(Ended::Error(error))),
+            Err(error) => return ClaimOutcome::Ends(Err(Ended::Error(error))),
         };
         let writer = token.as_bytes().first_chunk().copied();
         let writer = u64::from_le_bytes(writer.unwrap_or_default());
@@ -345,7 +349,7 @@ impl Plan {
         let mark = Mark::new(writer, request.retry_delay.1, node_timeout);
         self.stage = Stage::Claims(at);
         let end = request.end;
-        Goes::On(self.all.call(name, Kind::Write(mark), end, now))
+        ClaimOutcome::On(self.all.call(name, Kind::Write(mark), end, now))
     }
 
     /// Makes one attempt for all names, to which those that are claimed are free.
@@ -369,7 +373,7 @@ impl Plan {
         failure: WaitFailure,
         process: &mut impl Process<Thread = W>,
         now: Point,
-    ) -> Goes<W> {
+    ) -> ClaimOutcome<W> {
         let name = self.in_the_way.take();
         // If a name is claimed and in the way all the same, another claim would change nothing.
         let new = name.filter(|name| self.taken.insert(*name));
@@ -385,7 +389,7 @@ impl Plan {
                 }
                 self.claim(process, now)
             }
-            _ => Goes::On(self.together(now)),
+            _ => ClaimOutcome::On(self.together(now)),
         }
     }
 

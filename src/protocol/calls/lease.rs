@@ -42,7 +42,7 @@ pub(crate) struct Lease {
     /// Once lost, always lost, even if a clock is set back.
     pub(crate) lost: Option<LostReason>,
     /// Set while the lock is kept alive.
-    hold: Option<Hold>,
+    hold: Option<HoldBound>,
     /// Whether the observer is being notified of the loss.
     notifying: bool,
     /// How long the lock was held, if it ended meanwhile: the observer is notified of that next.
@@ -51,7 +51,7 @@ pub(crate) struct Lease {
 
 /// The bound on renewals: without one, a holder that hangs would keep its lock for ever.
 #[derive(Clone, Copy)]
-struct Hold {
+struct HoldBound {
     max: Duration,
     /// Whether the bound is used up, and no renewal follows.
     over: bool,
@@ -121,7 +121,7 @@ impl Lease {
             return Ok(left);
         }
         Err(self.lose(match self.hold {
-            Some(Hold { over: true, .. }) => LostReason::HoldLimit,
+            Some(HoldBound { over: true, .. }) => LostReason::HoldLimit,
             _ => LostReason::Expired,
         }))
     }

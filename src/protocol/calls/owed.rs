@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
-use crate::protocol::calls::redirect::{Goes, PAUSE, Redirect};
+use crate::protocol::calls::redirect::{NextHop, PAUSE, Redirect};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::outbox::MAX_DEBTS;
@@ -150,18 +150,18 @@ impl Owed {
         let is_elsewhere = Redirect::of(answer, release.slot()).next().is_some();
         release.moved = None;
         (release.op, release.to, release.due) = match release.redirect.next(answer, now) {
-            Goes::Owner { op, pause, .. } => (op, None, now + pause),
-            Goes::Importer { op, pause, to, .. } => (op, Some(to), now + pause),
+            NextHop::Owner { op, pause, .. } => (op, None, now + pause),
+            NextHop::Importer { op, pause, to, .. } => (op, Some(to), now + pause),
             // The server owes the release now, and is sent it again.
-            Goes::Nowhere if is_elsewhere || !self.is_closed() => return,
-            Goes::Nowhere if self.closed_for(now) >= Some(AFTER_CLOSE) => {
+            NextHop::Nowhere if is_elsewhere || !self.is_closed() => return,
+            NextHop::Nowhere if self.closed_for(now) >= Some(AFTER_CLOSE) => {
                 // Other releases are not tried there either: each would take a node timeout.
                 let node = release.node;
                 return self
                     .queue
                     .retain(|other| other.node != node || !is_there(other));
             }
-            Goes::Nowhere => match release.redirect.again(now) {
+            NextHop::Nowhere => match release.redirect.again(now) {
                 Some((op, pause)) => (op, None, now + pause),
                 None => return,
             },

@@ -31,21 +31,21 @@ pub(crate) trait Process {
 }
 
 #[cfg(test)]
-pub(crate) mod alone {
+pub(crate) mod one_thread {
     use super::*;
     use crate::proof::fixtures::NODE_TIMEOUT;
 
     /// A process with one thread.
-    pub(crate) struct Alone {
+    pub(crate) struct OneThread {
         pub(crate) queues: WaitQueues<u32>,
         pub(crate) held_here: HeldHere,
         pub(crate) is_idle: bool,
         tokens: u8,
     }
 
-    impl Alone {
-        pub(crate) fn new() -> Alone {
-            Alone {
+    impl OneThread {
+        pub(crate) fn new() -> OneThread {
+            OneThread {
                 queues: WaitQueues::new(3, None, NODE_TIMEOUT, 7),
                 held_here: HeldHere::new(1),
                 is_idle: false,
@@ -54,7 +54,7 @@ pub(crate) mod alone {
         }
     }
 
-    impl Process for Alone {
+    impl Process for OneThread {
         type Thread = u32;
 
         fn thread(&mut self, _: &Arc<[u8]>) -> u32 {

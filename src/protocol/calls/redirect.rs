@@ -75,7 +75,7 @@ impl Hops {
 }
 
 /// Where an operation goes next.
-pub(crate) enum Goes {
+pub(crate) enum NextHop {
     /// Nowhere: the answer counts.
     Nowhere,
     /// To the slot's owner, after a pause.
@@ -178,7 +178,7 @@ impl Redirect {
     }
 
     /// Where the operation goes after this answer.
-    pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> Goes {
+    pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> NextHop {
         self.note(answer);
         let mut said = Redirect::of(answer, self.slot);
         if let Some((node, elsewhere)) = said.next()
@@ -192,7 +192,7 @@ impl Redirect {
         {
             return self.owner(pause);
         }
-        Goes::Nowhere
+        NextHop::Nowhere
     }
 
     /// Notes the nodes that may have carried the operation out, although it is sent on: all but those that refused it, or
@@ -225,7 +225,7 @@ impl Redirect {
         (node, hint): (usize, &Hint),
         answer: &Answer,
         now: Instant,
-    ) -> Option<Goes> {
+    ) -> Option<NextHop> {
         // The other nodes are enough.
         if !matches!(answer.outcome, Outcome::Unavailable { .. }) {
             return None;
@@ -242,7 +242,7 @@ impl Redirect {
             }
             // Nothing was sent, and the slot may have moved on.
             Hint::Unnamed => self.hops.next(now).map(|pause| self.owner(pause)),
-            Hint::Asks(_, to) if self.alone => Some(Goes::Importer {
+            Hint::Asks(_, to) if self.alone => Some(NextHop::Importer {
                 pause: self.hops.next(now)?,
                 op: self.op.clone().named(Some(Named {
                     server: to.clone(),
@@ -270,8 +270,8 @@ impl Redirect {
         Some((self.op(), pause))
     }
 
-    fn owner(&self, pause: Duration) -> Goes {
-        Goes::Owner {
+    fn owner(&self, pause: Duration) -> NextHop {
+        NextHop::Owner {
             op: self.op(),
             pause,
         }

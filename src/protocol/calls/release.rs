@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, key};
-    use crate::protocol::calls::process::alone::Alone;
+    use crate::protocol::calls::process::one_thread::OneThread;
     use crate::protocol::commands::kind::Kind;
     use crate::protocol::commands::vote::NOTIFIED;
     use crate::protocol::quorum::answer::Outcome;
@@ -165,8 +165,8 @@ mod tests {
     }
 
     /// A process that holds the lock, and in which a thread may wait for it.
-    fn process(waits: bool, now: Point) -> Alone {
-        let mut process = Alone::new();
+    fn process(waits: bool, now: Point) -> OneThread {
+        let mut process = OneThread::new();
         process.held_here.add(b"a");
         process.is_idle = !waits;
         if waits {

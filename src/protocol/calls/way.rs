@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed::OwedRelease;
-use crate::protocol::calls::redirect::{Goes, Redirect};
+use crate::protocol::calls::redirect::{NextHop, Redirect};
 use crate::protocol::commands::slots::{Endpoint, Map};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -14,7 +14,7 @@ use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 
 /// A lane that an operation might take.
-pub(crate) trait Lead {
+pub(crate) trait CandidateLane {
     /// Whether it is connected to the masters of a slot.
     fn leads_to(&self, slot: u16) -> bool;
 
@@ -23,13 +23,16 @@ pub(crate) trait Lead {
 }
 
 /// The lane to the masters of a slot: one that is connected to them, or else one that will be.
-pub(crate) fn best<L: Lead>(mut lanes: impl Iterator<Item = L> + Clone, slot: u16) -> Option<L> {
+pub(crate) fn best<L: CandidateLane>(
+    mut lanes: impl Iterator<Item = L> + Clone,
+    slot: u16,
+) -> Option<L> {
     let connected = lanes.clone().find(|lane| lane.leads_to(slot));
     connected.or_else(|| lanes.find(|lane| lane.has(slot)))
 }
 
 /// The lanes that are needed for none of these slots: they have none of them, or lead where other lanes do.
-pub(crate) fn unused<L: Lead + PartialEq>(
+pub(crate) fn unused<L: CandidateLane + PartialEq>(
     lanes: impl Iterator<Item = L> + Clone,
     slots: &[u16],
 ) -> Vec<L> {
@@ -53,10 +56,10 @@ pub(crate) fn behind<L: PartialEq>(
 }
 
 /// The lanes of a process, for the operations that follow their keys.
-pub(crate) trait Lanes {
+pub(crate) trait LaneSource {
     type Lane;
 
-    /// The [best](best) lane to the masters of a slot, which is added if there is none.
+    /// The [best] lane to the masters of a slot, which is added if there is none.
     fn lane(&mut self, slot: u16) -> Self::Lane;
 
     /// The lane to a server of a node that owns no slot, but to which this one is migrating. `None`: there cannot be one.
@@ -98,8 +101,8 @@ pub(crate) trait Lanes {
         // Also if the answer counts: the next try of the call takes the slot's lane again.
         self.leave_others(slot, answer, is_from);
         let next = match redirect.next(answer, now) {
-            Goes::Owner { op, pause } => Some((self.lane(slot), op, pause)),
-            Goes::Importer {
+            NextHop::Owner { op, pause } => Some((self.lane(slot), op, pause)),
+            NextHop::Importer {
                 op,
                 pause,
                 node,
@@ -107,7 +110,7 @@ pub(crate) trait Lanes {
             } => self
                 .lane_to((node, &to), slot)
                 .map(|lane| (lane, op, pause)),
-            Goes::Nowhere => None,
+            NextHop::Nowhere => None,
         };
         let debts = match next {
             Some(_) => Vec::new(),

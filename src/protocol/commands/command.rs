@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
-use crate::protocol::commands::kind::{Form, Kind, MAX_PERMITS, Row};
+use crate::protocol::commands::kind::{Form, Kind, KindCommands, MAX_PERMITS};
 use crate::protocol::commands::means::{Delete, Means, Scripts};
 use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
@@ -22,7 +22,7 @@ use crate::values::token::Token;
 
 impl Action {
     /// The script of the action. `None`: the server has a command for it.
-    fn script(&self, row: &'static Row) -> Option<&'static Script> {
+    fn script(&self, row: &'static KindCommands) -> Option<&'static Script> {
         match self {
             Action::Acquire(_) => row.acquire.as_ref(),
             Action::AcquireOrEnqueue(..) => Some(&row.enqueue),
@@ -72,7 +72,7 @@ impl Action {
                 &several
             }
         };
-        let call = Call {
+        let call = CommandWriter {
             scripts: means.scripts,
             named: means.names_companions(self, key, prefix),
             key,
@@ -203,7 +203,7 @@ enum Arg<'a> {
 }
 
 /// A command that is being written.
-struct Call<'a> {
+struct CommandWriter<'a> {
     scripts: Scripts,
     /// Whether keys beside the lock may be named.
     named: bool,
@@ -214,7 +214,7 @@ struct Call<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> CommandWriter<'a> {
     /// Appends the call of an action.
     fn action(mut self, action: &Action, script: &Script) {
         let id = Bytes(self.key.token.as_bytes());
@@ -366,7 +366,7 @@ impl<'a> Call<'a> {
         args: &[Arg<'_>],
         more: Option<Arg<'_>>,
     ) {
-        let Call { keys, out, .. } = self;
+        let CommandWriter { keys, out, .. } = self;
         let beside = if self.named { beside } else { &[] };
         let all_keys = keys.len() * (1 + beside.len());
         resp::command(out, 3 + all_keys + args.len() + usize::from(more.is_some()));

@@ -74,7 +74,7 @@ pub(crate) enum Form {
 }
 
 /// The commands of a kind of lock.
-pub(crate) struct Row {
+pub(crate) struct KindCommands {
     pub(super) form: Form,
     /// The scripts of an acquire that does not wait, and of a repair. `None`: SET.
     pub(super) acquire: Option<Script>,
@@ -100,7 +100,7 @@ pub(crate) struct BesideRow {
     pub(super) leaves: &'static [Companion],
 }
 
-const PLAIN: Row = Row {
+const PLAIN: KindCommands = KindCommands {
     form: Form::Value,
     acquire: None,
     repair: None,
@@ -120,8 +120,12 @@ const PLAIN: Row = Row {
 };
 
 /// The row of a kind whose holders are members of a set. `tries` and `waits`: the keys beside it that an acquire names.
-const fn members(acquire: Script, tries: &'static [Companion], waits: &'static [Companion]) -> Row {
-    Row {
+const fn members(
+    acquire: Script,
+    tries: &'static [Companion],
+    waits: &'static [Companion],
+) -> KindCommands {
+    KindCommands {
         form: Form::Member,
         acquire: Some(acquire),
         repair: Some(REFILL_MEMBER),
@@ -142,12 +146,16 @@ const fn members(acquire: Script, tries: &'static [Companion], waits: &'static [
 }
 
 /// The row of a kind whose holders have a string under each name.
-const fn names(acquire: Script, tries: &'static [Companion], waits: &'static [Companion]) -> Row {
+const fn names(
+    acquire: Script,
+    tries: &'static [Companion],
+    waits: &'static [Companion],
+) -> KindCommands {
     let beside = BesideRow {
         releases: &[Queue, WriterMark],
         ..members(acquire, tries, waits).beside
     };
-    Row {
+    KindCommands {
         form: Form::Names,
         repair: Some(REFILL_NAMES),
         extend: EXTEND_NAMES,
@@ -159,17 +167,17 @@ const fn names(acquire: Script, tries: &'static [Companion], waits: &'static [Co
     }
 }
 
-const PERMIT: Row = Row {
+const PERMIT: KindCommands = KindCommands {
     counts_apart: true,
     ..members(ACQUIRE_PERMIT, &[], &[Queue])
 };
-const READ: Row = members(ACQUIRE_READ, &[Queue, WriterMark], &[Queue, WriterMark]);
-const WRITE: Row = names(ACQUIRE_WRITE, &[Queue, WriterMark], &[Queue, WriterMark]);
-const SEVERAL: Row = names(ACQUIRE_NAMES, &[], &[Queue]);
+const READ: KindCommands = members(ACQUIRE_READ, &[Queue, WriterMark], &[Queue, WriterMark]);
+const WRITE: KindCommands = names(ACQUIRE_WRITE, &[Queue, WriterMark], &[Queue, WriterMark]);
+const SEVERAL: KindCommands = names(ACQUIRE_NAMES, &[], &[Queue]);
 
 impl Kind {
     #[inline]
-    pub(crate) fn row(&self) -> &'static Row {
+    pub(crate) fn row(&self) -> &'static KindCommands {
         match self {
             Kind::Plain => &PLAIN,
             Kind::Permit { .. } => &PERMIT,

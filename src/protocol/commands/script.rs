@@ -12,7 +12,7 @@ use crate::protocol::commands::vote::Proof;
 use crate::values::label::Label;
 use crate::values::lock_value::{self, LockValue, Since};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Question, Ttl};
+use crate::values::quorum::{Ballot, NodeSet, Ttl};
 use crate::values::token::Token;
 
 /// An action on a lock, carried out on every node.
@@ -215,11 +215,11 @@ impl Means {
 
 impl Action {
     #[inline]
-    pub(crate) fn question(&self) -> Question {
+    pub(crate) fn question(&self) -> Ballot {
         match self {
-            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Question::Acquire,
-            Action::Ping => Question::Answer,
-            _ => Question::Held,
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Ballot::Acquire,
+            Action::Ping => Ballot::Answer,
+            _ => Ballot::Held,
         }
     }
 

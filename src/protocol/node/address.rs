@@ -95,14 +95,14 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::node::directory::Times;
+    use crate::protocol::node::directory::DirectoryTimes;
 
-    const HOLDS: Duration = Times::REAL.holds;
+    const HOLDS: Duration = DirectoryTimes::REAL.holds;
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
 
     fn address(at: Instant) -> Address {
-        let found = FoundMaster::new("m at h:1".into(), at, true, Times::REAL);
+        let found = FoundMaster::new("m at h:1".into(), at, true, DirectoryTimes::REAL);
         Address::new(Some(found))
     }
 
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_master_that_few_name_counts_from_the_first_confirmation_on() {
         let zero = crate::values::clock::instant();
-        let few = FoundMaster::new("m at h:1".into(), zero, false, Times::REAL);
+        let few = FoundMaster::new("m at h:1".into(), zero, false, DirectoryTimes::REAL);
         let mut address = Address::new(Some(few));
         assert!(address.is_unconfirmed(zero) && address.is_due(zero));
         assert!(!address.ask(zero).unwrap().is_confirmed);

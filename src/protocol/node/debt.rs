@@ -16,11 +16,11 @@ const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct Debt {
     pub(crate) key: Key,
     /// Boxed, since most debts are releases that no server refuses, and each command to a node has room for a debt.
-    times: Option<Box<Times>>,
+    times: Option<Box<DebtTimes>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Times {
+struct DebtTimes {
     left_until: Option<Instant>,
     /// When the key has ended. Set once the server has answered: it has read all that could prolong the lock.
     ends: Option<Instant>,
@@ -39,7 +39,7 @@ impl Debt {
     }
 
     pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
-        let times = Times {
+        let times = DebtTimes {
             left_until: Some(left_until),
             ends: None,
         };

@@ -10,7 +10,7 @@ use crate::protocol::node::answers::Belief;
 
 /// How long questions and answers count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Times {
+pub(crate) struct DirectoryTimes {
     /// The age of the last answer at which the servers are asked again.
     pub(crate) ask: Duration,
     /// How long the last answer is trusted.
@@ -27,8 +27,8 @@ pub(crate) struct Times {
     pub(crate) lately: Duration,
 }
 
-impl Times {
-    pub(crate) const REAL: Times = Times {
+impl DirectoryTimes {
+    pub(crate) const REAL: DirectoryTimes = DirectoryTimes {
         ask: Duration::from_secs(1),
         holds: Duration::from_secs(2),
         pause: Duration::from_millis(100),
@@ -48,7 +48,7 @@ pub(crate) struct FoundMaster {
     pub(crate) at: Instant,
     /// Whether enough servers name the master, or have confirmed it, that grants there count.
     pub(crate) is_confirmed: bool,
-    pub(crate) times: Times,
+    pub(crate) times: DirectoryTimes,
 }
 
 /// A directory's answer about an address: whether the master is there, or why not.
@@ -63,7 +63,12 @@ impl FoundMaster {
     /// The master at this address, as servers named it that were asked then. In the short time for connecting, a server
     /// that is slow looks silent. If few name the master, all are asked once more, and for longer, before a grant there
     /// counts.
-    pub(crate) fn new(address: Arc<str>, at: Instant, by_most: bool, times: Times) -> FoundMaster {
+    pub(crate) fn new(
+        address: Arc<str>,
+        at: Instant,
+        by_most: bool,
+        times: DirectoryTimes,
+    ) -> FoundMaster {
         FoundMaster {
             address,
             at,
@@ -117,7 +122,7 @@ mod tests {
     #[test]
     fn a_master_that_few_name_counts_once_it_is_confirmed() {
         let now = crate::values::clock::instant() + 60 * S;
-        let found = |by_most| FoundMaster::new("m".into(), now, by_most, Times::REAL);
+        let found = |by_most| FoundMaster::new("m".into(), now, by_most, DirectoryTimes::REAL);
         let counts = |found: &FoundMaster| {
             let at = [Duration::ZERO, 2 * S, 2 * S + Duration::from_nanos(1)];
             at.map(|later| found.counts(now + later))

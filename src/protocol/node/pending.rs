@@ -22,11 +22,11 @@ pub(crate) enum Pending {
     Asking,
     /// A look, whose reply shows this fact.
     Look(Part),
-    Command(Command),
+    Command(SentCommand),
 }
 
 /// The command of an operation, or one that ends a lock.
-pub(crate) struct Command {
+pub(crate) struct SentCommand {
     pub(crate) operation: Option<OperationId>,
     /// The end of a lock, which is sent again if the connection closes.
     pub(crate) owed: Option<Debt>,
@@ -60,7 +60,7 @@ pub(crate) enum ReplyClass {
 impl Pending {
     /// Whether this is the end of a lock that no operation waits for.
     pub(super) fn is_owed_alone(&self) -> bool {
-        let alone = |one: &Command| one.awaited != Awaited::ByOperation && one.owed.is_some();
+        let alone = |one: &SentCommand| one.awaited != Awaited::ByOperation && one.owed.is_some();
         matches!(self, Pending::Command(command) if alone(command))
     }
 
@@ -79,7 +79,7 @@ impl Pending {
         }
     }
 
-    pub(super) fn command(self) -> Option<Command> {
+    pub(super) fn command(self) -> Option<SentCommand> {
         match self {
             Pending::Command(command) => Some(command),
             _ => None,
@@ -87,7 +87,7 @@ impl Pending {
     }
 }
 
-impl Command {
+impl SentCommand {
     /// Whether the server refused the command for the keys beside the lock's.
     pub(crate) fn is_refused_for_companions(&self, error: &str) -> bool {
         self.named && refuses_companions(error)

@@ -1,6 +1,6 @@
 //! Answers that count only if the server that gave them has lost nothing (rules R41, R42).
 //!
-//! The last acquire of a write is followed by a GET of the [witness](crate::protocol::node::witness): a server that has
+//! The last acquire of a write is followed by a GET of the [witness]: a server that has
 //! lost it may have lost locks, too. The last command whose answer counts is followed by a *look*: INFO replication
 //! shows that the server was not promoted since it was connected, and INFO stats that it has evicted nothing. A small
 //! data set is synchronized in two milliseconds, and a policy may be set at any time, so a look that was sent earlier

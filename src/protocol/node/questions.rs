@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::directory::Times;
+use crate::protocol::node::directory::DirectoryTimes;
 
 /// The maximum number of threads that ask one server at the same time. Only a thread that hangs keeps its place.
 const MAX_QUESTIONS: usize = 4;
@@ -18,16 +18,16 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// The questions to servers `S` that are under way, the last answers `T`, and the callers that wait for answers.
 #[derive(Debug)]
 pub(crate) struct Questions<S, T> {
-    times: Times,
-    servers: BTreeMap<S, Server<T>>,
-    calls: BTreeMap<u64, Call<S, T>>,
+    times: DirectoryTimes,
+    servers: BTreeMap<S, AskedServer<T>>,
+    calls: BTreeMap<u64, QuestionCall<S, T>>,
     /// The last number that was given to a question or a call.
     number: u64,
 }
 
 /// One of the servers.
 #[derive(Debug)]
-struct Server<T> {
+struct AskedServer<T> {
     under_way: Vec<UnderWay>,
     /// The last answer: when the server was asked, when it answered, and what.
     heard: Option<(Instant, Instant, T)>,
@@ -58,7 +58,7 @@ pub(crate) struct Question<S> {
 
 /// How a question ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum QuestionEnd {
     Answered,
     /// The server was asked, and could not be reached.
     Silent,
@@ -68,7 +68,7 @@ pub(crate) enum Ending {
 
 /// How a caller's questions are asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct QuestionTerms {
     pub(crate) now: Instant,
     /// How long the caller waits.
     pub(crate) time: Duration,
@@ -80,7 +80,7 @@ pub(crate) struct Terms {
 
 /// A caller that waits for answers.
 #[derive(Debug)]
-struct Call<S, T> {
+struct QuestionCall<S, T> {
     begun: Instant,
     time: Duration,
     servers: Vec<(S, Waits<T>)>,
@@ -109,7 +109,7 @@ pub(crate) enum Heard<'a, T> {
 }
 
 impl<S: Ord + Clone, T: Clone> Questions<S, T> {
-    pub(crate) fn new(times: Times) -> Questions<S, T> {
+    pub(crate) fn new(times: DirectoryTimes) -> Questions<S, T> {
         Questions {
             times,
             servers: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
     pub(crate) fn begin(
         &mut self,
         servers: impl IntoIterator<Item = S>,
-        terms: Terms,
+        terms: QuestionTerms,
     ) -> (u64, Vec<Question<S>>) {
         self.forget(terms.now);
         let mut questions = Vec::new();
@@ -137,7 +137,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             waits.push((server, one));
         }
         let number = self.next_number();
-        let call = Call {
+        let call = QuestionCall {
             begun: terms.now,
             time: terms.time,
             servers: waits,
@@ -148,12 +148,17 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
     }
 
     /// Joins a question to the server, or begins one.
-    fn ask(&mut self, server: &S, terms: Terms, questions: &mut Vec<Question<S>>) -> Waits<T> {
-        let Terms { now, lasts, .. } = terms;
+    fn ask(
+        &mut self,
+        server: &S,
+        terms: QuestionTerms,
+        questions: &mut Vec<Question<S>>,
+    ) -> Waits<T> {
+        let QuestionTerms { now, lasts, .. } = terms;
         let all = self.servers.values();
         let under_way: usize = all.map(|server| server.under_way.len()).sum();
         let number = self.next_number();
-        let new = || Server {
+        let new = || AskedServer {
             under_way: Vec::new(),
             heard: None,
             silent: false,
@@ -204,7 +209,13 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
     }
 
     /// Ends a question. The answer counts from its question on, for all callers that wait for it.
-    pub(crate) fn end(&mut self, question: &Question<S>, answer: &T, ending: Ending, now: Instant) {
+    pub(crate) fn end(
+        &mut self,
+        question: &Question<S>,
+        answer: &T,
+        ending: QuestionEnd,
+        now: Instant,
+    ) {
         let Question {
             number, ref server, ..
         } = *question;
@@ -216,15 +227,15 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             return;
         };
         match ending {
-            Ending::Answered => {
+            QuestionEnd::Answered => {
                 server.silent = false;
                 let is_newer = |(asked, ..): &(Instant, _, _)| one.asked >= *asked;
                 if server.heard.as_ref().is_none_or(is_newer) {
                     server.heard = Some((one.asked, now, answer.clone()));
                 }
             }
-            Ending::Silent => server.silent = true,
-            Ending::NotAsked => {}
+            QuestionEnd::Silent => server.silent = true,
+            QuestionEnd::NotAsked => {}
         }
         for call in self.calls.values_mut() {
             for (_, waits) in &mut call.servers {
@@ -268,7 +279,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
         &self,
         server: &S,
         (number, asked): (u64, Instant),
-        call: &Call<S, T>,
+        call: &QuestionCall<S, T>,
         now: Instant,
     ) -> Heard<'_, T> {
         let Some(server) = self.servers.get(server) else {

@@ -17,7 +17,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look;
 use crate::protocol::node::outgoing::Output;
-use crate::protocol::node::pending::{Command, Pending};
+use crate::protocol::node::pending::{Pending, SentCommand};
 use crate::protocol::node::proof::{Part, Proofs};
 use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
@@ -79,7 +79,7 @@ pub(crate) struct Wire {
     reader: ReplyReader,
     expected: Replies,
     /// Replies that do not count yet.
-    proofs: Proofs<Command>,
+    proofs: Proofs<SentCommand>,
     /// The number of bytes sent. Over TLS each write counts as at least one turn of the server's event loop.
     sent: usize,
     /// When something was last sent or received, or a probe found nothing.
@@ -236,7 +236,7 @@ impl Wire {
     }
 
     /// The commands whose replies are pending, or do not count yet.
-    pub(crate) fn into_commands(self) -> impl Iterator<Item = Command> {
+    pub(crate) fn into_commands(self) -> impl Iterator<Item = SentCommand> {
         let expected = self.expected.queue.into_iter();
         let commands = expected.filter_map(|one| one.pending.command());
         self.proofs.into_held().chain(commands)
@@ -325,7 +325,7 @@ mod tests {
                 now,
             };
             let pending = |owed| {
-                Pending::Command(Command {
+                Pending::Command(SentCommand {
                     operation: None,
                     owed,
                     awaited: match alone {

@@ -9,7 +9,7 @@ use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::vote::NOTIFIED;
 use crate::protocol::node::node::Node;
 use crate::protocol::quorum::votes::{Remarks, Votes};
-use crate::values::quorum::{NodeSet, Question, Tally};
+use crate::values::quorum::{Ballot, NodeSet, Tally};
 
 pub(crate) enum Outcome {
     /// The nodes that the operation was sent to.
@@ -84,7 +84,7 @@ impl Answer {
                 votes.remarks.make().causes.push((at, trying.clone()));
             }
         }
-        votes.errors(Question::Answer, self.tally.granted, nodes)
+        votes.errors(Ballot::Answer, self.tally.granted, nodes)
     }
 }
 

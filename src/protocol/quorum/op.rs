@@ -9,7 +9,7 @@ use crate::protocol::commands::queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::values::quorum::{NodeSet, Question};
+use crate::values::quorum::{Ballot, NodeSet};
 
 /// A request to all nodes.
 #[derive(Clone)]
@@ -98,7 +98,7 @@ impl Op {
 
     #[inline]
     pub(crate) fn is_acquire(&self) -> bool {
-        self.action.question() == Question::Acquire
+        self.action.question() == Ballot::Acquire
     }
 
     /// Whether the operation enters the queues of a lock that is held.

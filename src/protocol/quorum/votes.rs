@@ -12,7 +12,7 @@ use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::retry_after;
 use crate::protocol::node::node::Node;
-use crate::values::quorum::{NodeSet, Question, Tally, spare};
+use crate::values::quorum::{Ballot, NodeSet, Tally, spare};
 
 /// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.
 #[derive(Clone, Debug, Default)]
@@ -118,12 +118,7 @@ impl Votes {
     }
 
     /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-    pub(crate) fn errors(
-        &self,
-        question: Question,
-        sent_to: NodeSet,
-        nodes: &[Node],
-    ) -> NodeErrors {
+    pub(crate) fn errors(&self, question: Ballot, sent_to: NodeSet, nodes: &[Node]) -> NodeErrors {
         let answered = self.tally.granted.or(self.tally.refused);
         let error = |(at, node): (usize, &Node)| {
             let mut causes = self.remarks.causes.iter();
@@ -193,7 +188,7 @@ mod tests {
             for (node, cause) in causes.into_iter().enumerate() {
                 votes.fail(node, &Arc::new(cause));
             }
-            let errors = votes.errors(Question::Acquire, NodeSet::first(3), &nodes);
+            let errors = votes.errors(Ballot::Acquire, NodeSet::first(3), &nodes);
             errors.retry_after()
         };
         let sits_out = || Cause::Quarantined(700 * MS, false);

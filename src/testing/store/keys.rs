@@ -1,11 +1,11 @@
 //! The operations on keys, of which commands and scripts consist.
 
 use super::{
-    Entry, Mood, NO_NUMBER, NO_TTL, NOT_PERMITTED, OUT_OF_MEMORY, READ_ONLY, Result, Run,
+    CommandRun, Entry, Mood, NO_NUMBER, NO_TTL, NOT_PERMITTED, OUT_OF_MEMORY, READ_ONLY, Result,
     TOO_FEW_REPLICAS, Value, WRONG_TYPE,
 };
 
-impl Run<'_> {
+impl CommandRun<'_> {
     pub(super) fn may_write(&mut self, grows: bool) -> Result<()> {
         let Mood {
             read_only,

@@ -1,6 +1,8 @@
 //! The scripts of permits, readers and writers, written out by hand.
 
-use super::{ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
+use super::{
+    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed,
+};
 use crate::protocol::commands::scripts::{
     ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,
     RELEASE_MEMBER, Script,
@@ -48,12 +50,12 @@ pub(crate) fn token(member: &[u8]) -> Option<&[u8]> {
     member.get(12..).map(|rest| rest.get(..20).unwrap_or(rest))
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     pub(super) fn run_of_members(
         &mut self,
         hash: &[u8],
-        given: Given<'_>,
-    ) -> Option<Result<Answer>> {
+        given: ScriptArgs<'_>,
+    ) -> Option<Result<Data>> {
         let all = [given.keys, given.args].concat();
         let args = &*all;
         let is = |script: Script| hash == script.hash;
@@ -67,7 +69,7 @@ impl Run<'_> {
             () if is(FENCE_MEMBER) => self.fence_member(args),
             () => return None,
         };
-        Some(answer.map(Answer::Int))
+        Some(answer.map(Data::Int))
     }
 
     fn now(&self) -> i64 {
@@ -95,7 +97,7 @@ impl Run<'_> {
     }
 
     /// The permits and readers, as they are shown.
-    pub(super) fn holders(&self, lock: &[u8]) -> Option<Answer> {
+    pub(super) fn holders(&self, lock: &[u8]) -> Option<Data> {
         let Some(Value::Queue(members)) = self.value(lock) else {
             return None;
         };
@@ -108,12 +110,12 @@ impl Run<'_> {
                 let start = member.get(..=lock_value::LONGEST_MEMBER).unwrap_or(member);
                 let one = [format!("{left} ").as_bytes(), start].concat();
                 size += 8 + one.len();
-                holders.push(Answer::Bulk(one));
+                holders.push(Data::Bulk(one));
             }
         }
         Some(match holders.is_empty() {
-            true => Answer::Nil,
-            false => Answer::Array(holders),
+            true => Data::Nil,
+            false => Data::Array(holders),
         })
     }
 
@@ -177,7 +179,7 @@ impl Run<'_> {
         self.set_end(lock)
     }
 
-    fn acquire_permit(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn acquire_permit(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (&[lock, ref queue @ ..], &[value, ttl, me, _, _, _, permits, preferred]) =
             (given.keys, given.args)
         else {
@@ -185,9 +187,9 @@ impl Run<'_> {
         };
         let found = self.find_kind(lock)?;
         match found {
-            Found::Text => return Ok(Answer::Int(-1)),
-            Found::Members(b'r') => return Ok(Answer::Int(-2)),
-            Found::Other => return Ok(Answer::Int(-4)),
+            Found::Text => return Ok(Data::Int(-1)),
+            Found::Members(b'r') => return Ok(Data::Int(-2)),
+            Found::Other => return Ok(Data::Int(-4)),
             Found::Nothing | Found::Members(_) => {}
         }
         let (permits, preferred): (u64, u64) = (needed(permits)?, needed(preferred)?);
@@ -200,7 +202,7 @@ impl Run<'_> {
             self.remove_waiter(queue.first().copied(), me);
             let member = [format!("redlock:s{slot:03}").as_bytes(), value].concat();
             self.put(lock, &member, needed(ttl)?)?;
-            return Ok(Answer::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
+            return Ok(Data::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
         }
         let sum = members.iter().filter(|one| slot(&one.1).is_some());
         let sum = sum.fold(0, |sum: u32, one| {
@@ -211,16 +213,16 @@ impl Run<'_> {
         });
         let left = members.first().map_or(0, |first| first.0 - self.now());
         let denied = format!("{} {sum:06x} {}", left.max(0), self.joined(given, 1, 0)?);
-        Ok(Answer::Bulk(denied.into_bytes()))
+        Ok(Data::Bulk(denied.into_bytes()))
     }
 
     /// A denial in three words, like that of a plain lock.
-    fn held(&mut self, given: Given<'_>, value: &[u8]) -> Result<Answer> {
+    fn held(&mut self, given: ScriptArgs<'_>, value: &[u8]) -> Result<Data> {
         let hash = sha1(value.get(..20).unwrap_or(value));
         let hash = String::from_utf8_lossy(hash.get(..6).unwrap_or_default()).into_owned();
         let left = self.pttl(given.lock()?);
         let denied = format!("{left} {hash} {}", self.joined(given, 1, 0)?);
-        Ok(Answer::Bulk(denied.into_bytes()))
+        Ok(Data::Bulk(denied.into_bytes()))
     }
 
     pub(super) fn mark(&self, mark: &[u8]) -> Option<StoredMark> {
@@ -242,7 +244,7 @@ impl Run<'_> {
         .filter(|mark| !mark.channel.is_empty())
     }
 
-    fn acquire_read(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn acquire_read(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (lock, &[value, ttl, me, _, waited, _]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -253,8 +255,8 @@ impl Run<'_> {
                 let value = self.get(lock)?.unwrap_or_default();
                 return self.held(given, &value);
             }
-            Found::Members(b's') => return Ok(Answer::Int(-3)),
-            Found::Other => return Ok(Answer::Int(-4)),
+            Found::Members(b's') => return Ok(Data::Int(-3)),
+            Found::Other => return Ok(Data::Int(-4)),
             Found::Nothing | Found::Members(_) => {}
         }
         let came = self.now() - needed::<i64>(waited)?;
@@ -268,7 +270,7 @@ impl Run<'_> {
             {
                 let left = self.pttl(key).max(0);
                 let denied = format!("{left} - {}", self.joined(given, 1, 0)?);
-                return Ok(Answer::Bulk(denied.into_bytes()));
+                return Ok(Data::Bulk(denied.into_bytes()));
             }
             let _ = self.del(key);
         }
@@ -276,10 +278,10 @@ impl Run<'_> {
         self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
         self.remove_waiter(queue, me);
         self.tell_next(queue, lock, b"");
-        Ok(Answer::Int(1))
+        Ok(Data::Int(1))
     }
 
-    fn acquire_write(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn acquire_write(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (lock, &[value, ttl, me, _, waited, _, writer, life]) = (given.lock()?, given.args)
         else {
             return Err(NOT_ITS_ARGUMENTS);
@@ -287,8 +289,8 @@ impl Run<'_> {
         let (queue, mark) = given.beside(1, 0);
         let found = self.find_kind(lock)?;
         match found {
-            Found::Members(b's') => return Ok(Answer::Int(-3)),
-            Found::Other => return Ok(Answer::Int(-4)),
+            Found::Members(b's') => return Ok(Data::Int(-3)),
+            Found::Other => return Ok(Data::Int(-4)),
             _ => {}
         }
         let beside = mutant(Mutant::WriteBesideReaders) && found != Found::Text;
@@ -297,7 +299,7 @@ impl Run<'_> {
         }
         if self.set(lock, value, super::number(ttl), true)? {
             self.remove_waiter(queue, me);
-            return Ok(Answer::Int(1));
+            return Ok(Data::Int(1));
         }
         let since = self.now() - needed::<i64>(waited)?;
         let is_later = |older: &StoredMark| older.since > since || older.writer == writer;
@@ -320,7 +322,7 @@ impl Run<'_> {
         });
         let left = self.pttl(lock);
         let denied = format!("{left} {sum:06x} {}", self.joined(given, 1, 0)?);
-        Ok(Answer::Bulk(denied.into_bytes()))
+        Ok(Data::Bulk(denied.into_bytes()))
     }
 
     fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {
@@ -360,7 +362,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn release_member(&mut self, given: Given<'_>) -> Result<i64> {
+    fn release_member(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (lock, &[id, guess, ref me @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };

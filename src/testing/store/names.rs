@@ -1,8 +1,8 @@
 //! The scripts of locks on one or more names, written out by hand.
 
 use super::{
-    ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, Refused, Result, Run, Value, members, needed,
-    number,
+    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, Refused, Result, ScriptArgs, Value,
+    members, needed, number,
 };
 use crate::protocol::commands::scripts::{
     ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, LEAVE, REFILL_NAMES, RELEASE_NAMES, Script,
@@ -15,8 +15,12 @@ fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)
 }
 
-impl Run<'_> {
-    pub(super) fn run_of_names(&mut self, hash: &[u8], given: Given<'_>) -> Option<Result<Answer>> {
+impl CommandRun<'_> {
+    pub(super) fn run_of_names(
+        &mut self,
+        hash: &[u8],
+        given: ScriptArgs<'_>,
+    ) -> Option<Result<Data>> {
         let is = |script: Script| hash == script.hash;
         let answer = match () {
             () if is(ACQUIRE_NAMES) => return Some(self.acquire_names(given)),
@@ -27,7 +31,7 @@ impl Run<'_> {
             () if is(FENCE_NAMES) => self.fence_names(given),
             () => return None,
         };
-        Some(answer.map(Answer::Int))
+        Some(answer.map(Data::Int))
     }
 
     /// Whether this token holds this name. Data of another type is held by none.
@@ -46,7 +50,7 @@ impl Run<'_> {
         }
     }
 
-    fn acquire_names(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn acquire_names(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (keys, [value, ttl, me, ..]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -73,12 +77,12 @@ impl Run<'_> {
                     let head = all.first().and_then(|first| members::beginning(&first.1));
                     match head.and_then(|head| head.first()) {
                         Some(b'r') => "000000".to_owned(),
-                        Some(_) => return Ok(Answer::Int(-3)),
-                        None => return Ok(Answer::Int(-4)),
+                        Some(_) => return Ok(Data::Int(-3)),
+                        None => return Ok(Data::Int(-4)),
                     }
                 }
                 #[cfg(test)]
-                Some(_) => return Ok(Answer::Int(-4)),
+                Some(_) => return Ok(Data::Int(-4)),
             };
             if mutant(Mutant::SomeNames) {
                 continue;
@@ -91,7 +95,7 @@ impl Run<'_> {
             }
             let left = self.pttl(name);
             let denied = format!("{left} {denied} {}{at}", self.joined(given, count, at)?);
-            return Ok(Answer::Bulk(denied.into_bytes()));
+            return Ok(Data::Bulk(denied.into_bytes()));
         }
         for (at, name) in names.iter().enumerate() {
             if !mutant(Mutant::SomeNames) || self.value(name).is_none() {
@@ -99,10 +103,10 @@ impl Run<'_> {
             }
             self.remove_waiter(given.beside(count, at).0, me);
         }
-        Ok(Answer::Int(1))
+        Ok(Data::Int(1))
     }
 
-    fn extend_names(&mut self, given: Given<'_>) -> Result<i64> {
+    fn extend_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (names, [token, ttl, shorten @ ..]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -115,7 +119,7 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn release_names(&mut self, given: Given<'_>) -> Result<i64> {
+    fn release_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let [token, count, me, writer] = *given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -138,7 +142,7 @@ impl Run<'_> {
         Ok(lost.unwrap_or(result))
     }
 
-    fn refill_names(&mut self, given: Given<'_>) -> Result<i64> {
+    fn refill_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (names, [token, value, ttl]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -152,7 +156,7 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn fence_names(&mut self, given: Given<'_>) -> Result<i64> {
+    fn fence_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let [token, at_least] = *given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };

@@ -1,8 +1,8 @@
 //! The scripts, written out by hand: they do the same as `protocol/scripts/*.lua`.
 
 use super::{
-    ANOTHER, Answer, GONE, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed,
-    number,
+    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, ScriptArgs,
+    Value, needed, number,
 };
 use crate::protocol::commands::queue;
 use crate::protocol::commands::scripts::{
@@ -30,9 +30,9 @@ fn lua_number(number: i64) -> String {
     format!("{digits}e+{exponent}")
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     /// Runs the script with this hash.
-    pub(super) fn run(&mut self, hash: &[u8], args: Given<'_>) -> Result<Answer> {
+    pub(super) fn run(&mut self, hash: &[u8], args: ScriptArgs<'_>) -> Result<Data> {
         let is = |script: Script| hash == script.hash;
         if is(ACQUIRE_OR_ENQUEUE) {
             return self.knock(args);
@@ -55,7 +55,7 @@ impl Run<'_> {
             () if is(DONE) => self.done(args),
             () => Err(NOT_OURS),
         };
-        number.map(Answer::Int)
+        number.map(Data::Int)
     }
 
     /// The answer about the lock, if this token does not hold it.
@@ -67,7 +67,7 @@ impl Run<'_> {
         })
     }
 
-    fn release(&mut self, given: Given<'_>) -> Result<i64> {
+    fn release(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (lock, [token]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -77,7 +77,7 @@ impl Run<'_> {
         }
     }
 
-    fn extend(&mut self, given: Given<'_>) -> Result<i64> {
+    fn extend(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (lock, [token, ttl, shorten @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -110,7 +110,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn fence(&mut self, given: Given<'_>) -> Result<i64> {
+    fn fence(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let ([lock, counter], [token, at_least]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -120,7 +120,7 @@ impl Run<'_> {
         self.count(counter, at_least)
     }
 
-    fn done(&mut self, given: Given<'_>) -> Result<i64> {
+    fn done(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let ([lock, mark], [token, value, life]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -159,7 +159,7 @@ impl Run<'_> {
         needed(next.as_bytes())
     }
 
-    fn tell(&mut self, given: Given<'_>) -> Result<i64> {
+    fn tell(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (lock, [token, option @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -188,7 +188,7 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn leave(&mut self, given: Given<'_>) -> Result<i64> {
+    fn leave(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let (lock, [me, fair, long]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -221,20 +221,20 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn knock(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn knock(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if self.set(lock, value, number(ttl), true)? {
             self.forget_waiter(given, me);
-            return Ok(Answer::Okay);
+            return Ok(Data::Okay);
         }
         let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(given)?;
         Ok(self.see(lock, queued))
     }
 
     /// Removes the queue's entry and the reservation of a waiter that takes the lock.
-    fn forget_waiter(&mut self, given: Given<'_>, me: &[u8]) {
+    fn forget_waiter(&mut self, given: ScriptArgs<'_>, me: &[u8]) {
         if let Some(turn) = given.turn().filter(|turn| self.is(turn, me)) {
             let _ = self.del(turn);
         }
@@ -243,7 +243,7 @@ impl Run<'_> {
         }
     }
 
-    fn wait_in_turn(&mut self, given: Given<'_>) -> Result<Answer> {
+    fn wait_in_turn(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
         let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -261,11 +261,11 @@ impl Run<'_> {
                 let left = given.turn().map_or(0, |turn| self.pttl(turn).max(0));
                 let word = if queued { 'w' } else { '-' };
                 let reserved = format!("{} - {word}", lua_number(left));
-                return Ok(Answer::Bulk(reserved.into_bytes()));
+                return Ok(Data::Bulk(reserved.into_bytes()));
             }
             self.forget_waiter(given, me);
             if self.set(lock, value, number(ttl), true)? {
-                return Ok(Answer::Okay);
+                return Ok(Data::Okay);
             }
         }
         Ok(self.see(lock, queued))
@@ -298,7 +298,7 @@ impl Run<'_> {
     }
 
     /// Puts the waiter into the queue. Returns whether it is there now.
-    pub(super) fn join(&mut self, given: Given<'_>) -> Result<bool> {
+    pub(super) fn join(&mut self, given: ScriptArgs<'_>) -> Result<bool> {
         let [_, _, me, arrived, waited, lease, ..] = given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
@@ -320,7 +320,7 @@ impl Run<'_> {
     }
 
     /// The answer to a denied knock.
-    fn see(&mut self, lock: &[u8], queued: bool) -> Answer {
+    fn see(&mut self, lock: &[u8], queued: bool) -> Data {
         let word = if queued { 'w' } else { '-' };
         let seen = match self.get(lock) {
             Ok(Some(value)) => {
@@ -334,21 +334,21 @@ impl Run<'_> {
             Ok(None) => format!("-1 - {word}").into_bytes(),
             Err(_) => format!("-2 - {word}").into_bytes(),
         };
-        Answer::Bulk(seen)
+        Data::Bulk(seen)
     }
 
-    pub(super) fn look(&mut self, lock: &[u8]) -> Result<Answer> {
+    pub(super) fn look(&mut self, lock: &[u8]) -> Result<Data> {
         if let Some(holders) = self.holders(lock) {
             return Ok(holders);
         }
         let left = self.pttl(lock);
         Ok(match self.get(lock) {
-            Ok(None) => Answer::Nil,
+            Ok(None) => Data::Nil,
             Ok(Some(value)) => {
                 let head = format!("{left} {} ", value.len());
-                Answer::Bulk([head.as_bytes(), start(&value, lock_value::LONGEST)].concat())
+                Data::Bulk([head.as_bytes(), start(&value, lock_value::LONGEST)].concat())
             }
-            Err(_) => Answer::Bulk(format!("{left} -1 ").into_bytes()),
+            Err(_) => Data::Bulk(format!("{left} -1 ").into_bytes()),
         })
     }
 

@@ -1,9 +1,9 @@
 //! How permits, readers, writers and locks on several names wait and notify, written out by hand.
 
-use super::{Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
+use super::{CommandRun, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
 use crate::protocol::mutants::{Mutant, mutant};
 
-impl<'a> Given<'a> {
+impl<'a> ScriptArgs<'a> {
     /// The waiter's channel, or nothing.
     pub(super) fn me(self) -> &'a [u8] {
         self.args.get(2).copied().unwrap_or_default()
@@ -16,9 +16,14 @@ impl<'a> Given<'a> {
     }
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     /// The end of a denial: whether the waiter is in the queue of the name at this place of so many.
-    pub(super) fn joined(&mut self, given: Given<'_>, count: usize, at: usize) -> Result<&str> {
+    pub(super) fn joined(
+        &mut self,
+        given: ScriptArgs<'_>,
+        count: usize,
+        at: usize,
+    ) -> Result<&str> {
         let me = given.me();
         if me.is_empty() || mutant(Mutant::KindsDoNotQueue) {
             return Ok("-");
@@ -27,7 +32,7 @@ impl Run<'_> {
             return Ok("-");
         };
         let keys = [*name, queue];
-        let queued = self.join(Given {
+        let queued = self.join(ScriptArgs {
             keys: &keys,
             ..given
         })?;
@@ -61,7 +66,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn leave_names(&mut self, given: Given<'_>) -> Result<i64> {
+    pub(super) fn leave_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
         let [count, writer, me] = *given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };

@@ -7,8 +7,8 @@ use super::*;
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-fn lease(now: Duration, remaining: Duration) -> Lease {
-    Lease {
+fn lease(now: Duration, remaining: Duration) -> LeaseState {
+    LeaseState {
         now,
         remaining,
         hold_left: 3600 * S,
@@ -16,8 +16,8 @@ fn lease(now: Duration, remaining: Duration) -> Lease {
 }
 
 /// COMMAND runs, under a lease of 30 s taken at 100 s.
-fn running() -> Plan {
-    let mut plan = Plan::new(5 * S);
+fn running() -> RunPlan {
+    let mut plan = RunPlan::new(5 * S);
     plan.arm(lease(100 * S, 30 * S));
     plan
 }
@@ -40,7 +40,7 @@ fn the_lease_runs_out_term_a_grace_before_kill_before_the_end() {
         let lease = lease(now, end - now);
         match plan.look(lease) {
             Act::Terminate(why) => {
-                assert_eq!(why, Why::RunsOut);
+                assert_eq!(why, EndReason::RunsOut);
                 assert!(term.replace(end - now).is_none());
             }
             Act::Kill(_) => assert!(kill.replace(end - now).is_none()),
@@ -60,10 +60,13 @@ fn the_lease_runs_out_term_a_grace_before_kill_before_the_end() {
 #[test]
 fn after_a_request_to_end_it_is_killed_renewed_or_not() {
     let mut plan = running();
-    let told = Act::Terminate(Why::RunsOut);
+    let told = Act::Terminate(EndReason::RunsOut);
     assert_eq!(plan.look(lease(125 * S, 5 * S)), told);
     assert_eq!(plan.look(lease(126 * S, 29 * S)), Act::Nothing);
-    assert_eq!(plan.look(lease(130 * S, 25 * S)), Act::Kill(Why::RunsOut));
+    assert_eq!(
+        plan.look(lease(130 * S, 25 * S)),
+        Act::Kill(EndReason::RunsOut)
+    );
     assert_eq!(plan.look(lease(131 * S, 25 * S)), Act::Nothing);
     let end = plan.ended(End::Code(0), lease(131 * S, 25 * S));
     assert_eq!(end, None);
@@ -73,18 +76,21 @@ fn after_a_request_to_end_it_is_killed_renewed_or_not() {
 fn a_loss_kills_at_once() {
     let mut plan = running();
     let lost = lease(101 * S, Duration::ZERO);
-    assert_eq!(plan.look(lost), Act::Kill(Why::Lost));
+    assert_eq!(plan.look(lost), Act::Kill(EndReason::Lost));
     assert_eq!(plan.look(lost), Act::Nothing);
     // Also between SIGTERM and SIGKILL.
     let mut plan = running();
     plan.look(lease(125 * S, 5 * S));
-    assert_eq!(plan.look(lease(126 * S, MARGIN)), Act::Kill(Why::Lost));
+    assert_eq!(
+        plan.look(lease(126 * S, MARGIN)),
+        Act::Kill(EndReason::Lost)
+    );
 }
 
 #[test]
 fn max_hold_terminates_then_kills() {
     let mut plan = running();
-    let over = |now| Lease {
+    let over = |now| LeaseState {
         hold_left: Duration::ZERO,
         ..lease(now, 20 * S)
     };
@@ -92,10 +98,10 @@ fn max_hold_terminates_then_kills() {
     before.hold_left = 40 * MS;
     assert_eq!(plan.look(before), Act::Nothing);
     assert_eq!(plan.wait(before), 40 * MS);
-    assert_eq!(plan.look(over(100 * S)), Act::Terminate(Why::Hold));
+    assert_eq!(plan.look(over(100 * S)), Act::Terminate(EndReason::Hold));
     assert_eq!(plan.look(over(104 * S)), Act::Nothing);
     assert_eq!(plan.wait(over(105 * S - 7 * MS)), 7 * MS);
-    assert_eq!(plan.look(over(105 * S)), Act::Kill(Why::Hold));
+    assert_eq!(plan.look(over(105 * S)), Act::Kill(EndReason::Hold));
     let end = plan.ended(End::Signal(SIGKILL), over(105 * S));
     assert_eq!(end, Some(End::Code(TIMED_OUT)));
     // The loss goes before.
@@ -149,7 +155,7 @@ fn a_kill_past_the_guards_time_was_the_guards() {
 
 #[test]
 fn the_guard_gets_each_new_time_before_the_lease_ends() {
-    let mut plan = Plan::new(S);
+    let mut plan = RunPlan::new(S);
     assert_eq!(plan.guard_until(lease(100 * S, 30 * S)), None);
     assert_eq!(plan.arm(lease(100 * S, 30 * S)), 130 * S - GUARD_MARGIN);
     assert_eq!(plan.guard_until(lease(110 * S, 20 * S)), None);
@@ -162,7 +168,7 @@ fn the_guard_gets_each_new_time_before_the_lease_ends() {
     // We have killed it ourselves.
     plan.arm(lease(100 * S, 30 * S));
     let lost = lease(111 * S, Duration::ZERO);
-    assert_eq!(plan.look(lost), Act::Kill(Why::Lost));
+    assert_eq!(plan.look(lost), Act::Kill(EndReason::Lost));
     assert_eq!(plan.guard_until(lost), None);
     assert!(plan.guard_until(lease(112 * S, 30 * S)).is_some());
     assert!(GUARD_MARGIN < MARGIN && GUARD_SLACK <= GUARD_MARGIN);
@@ -171,17 +177,29 @@ fn the_guard_gets_each_new_time_before_the_lease_ends() {
 #[test]
 fn what_the_user_stops_stops_us_and_what_wants_the_terminal_gets_it() {
     let cases = [
-        (SIGTSTP, Terminal::None, OnStop::Nothing),
-        (SIGSTOP, Terminal::None, OnStop::Nothing),
-        (SIGTTIN, Terminal::None, OnStop::Nothing),
-        (SIGTTIN, Terminal::Ours, OnStop::GiveTerminal),
-        (SIGTTOU, Terminal::Ours, OnStop::GiveTerminal),
-        (SIGTTIN, Terminal::Others, OnStop::StopToo { group: false }),
-        (SIGTSTP, Terminal::Ours, OnStop::StopToo { group: false }),
-        (SIGTSTP, Terminal::Commands, OnStop::StopToo { group: true }),
+        (SIGTSTP, TerminalOwner::None, OnStop::Nothing),
+        (SIGSTOP, TerminalOwner::None, OnStop::Nothing),
+        (SIGTTIN, TerminalOwner::None, OnStop::Nothing),
+        (SIGTTIN, TerminalOwner::Ours, OnStop::GiveTerminal),
+        (SIGTTOU, TerminalOwner::Ours, OnStop::GiveTerminal),
+        (
+            SIGTTIN,
+            TerminalOwner::Others,
+            OnStop::StopToo { group: false },
+        ),
+        (
+            SIGTSTP,
+            TerminalOwner::Ours,
+            OnStop::StopToo { group: false },
+        ),
+        (
+            SIGTSTP,
+            TerminalOwner::Commands,
+            OnStop::StopToo { group: true },
+        ),
         (
             SIGSTOP,
-            Terminal::Commands,
+            TerminalOwner::Commands,
             OnStop::StopToo { group: false },
         ),
     ];
@@ -189,11 +207,11 @@ fn what_the_user_stops_stops_us_and_what_wants_the_terminal_gets_it() {
         assert_eq!(running().stopped(signal, terminal, false), expected);
     }
     let orphaned = |signal, terminal| running().stopped(signal, terminal, true);
-    assert_eq!(orphaned(SIGTSTP, Terminal::Commands), OnStop::GoOn);
-    assert_eq!(orphaned(SIGTSTP, Terminal::None), OnStop::Nothing);
-    assert_eq!(orphaned(SIGTTIN, Terminal::Ours), OnStop::GiveTerminal);
-    assert_eq!(orphaned(SIGTTIN, Terminal::Others), OnStop::Nothing);
-    assert_eq!(orphaned(SIGSTOP, Terminal::Commands), OnStop::Nothing);
+    assert_eq!(orphaned(SIGTSTP, TerminalOwner::Commands), OnStop::GoOn);
+    assert_eq!(orphaned(SIGTSTP, TerminalOwner::None), OnStop::Nothing);
+    assert_eq!(orphaned(SIGTTIN, TerminalOwner::Ours), OnStop::GiveTerminal);
+    assert_eq!(orphaned(SIGTTIN, TerminalOwner::Others), OnStop::Nothing);
+    assert_eq!(orphaned(SIGSTOP, TerminalOwner::Commands), OnStop::Nothing);
 }
 
 #[test]
@@ -202,19 +220,19 @@ fn a_signal_that_ends_wakes_what_was_not_stopped_with_us() {
     assert!(plan.wakes(SIGTERM) && plan.wakes(SIGINT));
     assert!(!plan.wakes(SIGUSR1) && !plan.wakes(SIGWINCH));
     for (signal, terminal) in [
-        (SIGTTIN, Terminal::None),
-        (SIGSTOP, Terminal::None),
-        (SIGTSTP, Terminal::None),
+        (SIGTTIN, TerminalOwner::None),
+        (SIGSTOP, TerminalOwner::None),
+        (SIGTSTP, TerminalOwner::None),
     ] {
         plan.stopped(signal, terminal, false);
         assert!(plan.wakes(SIGTERM) && plan.wakes(SIGHUP));
     }
-    plan.stopped(SIGTSTP, Terminal::Commands, false);
+    plan.stopped(SIGTSTP, TerminalOwner::Commands, false);
     assert!(!plan.wakes(SIGTERM));
     plan.continued();
     assert!(plan.wakes(SIGTERM));
     // A COMMAND that did not stop with us.
-    plan.stopped(SIGTSTP, Terminal::Commands, true);
+    plan.stopped(SIGTSTP, TerminalOwner::Commands, true);
     assert!(plan.wakes(SIGTERM));
 }
 
@@ -225,7 +243,7 @@ fn what_is_left_over_is_ended_and_the_code_stays() {
     assert_eq!(end, Some(End::Code(3)));
     let lease_at = |now| lease(now, 20 * S);
     let told = plan.left_over(lease_at(101 * S));
-    assert_eq!(told, Act::Terminate(Why::LeftOver));
+    assert_eq!(told, Act::Terminate(EndReason::LeftOver));
     assert_eq!(plan.left_over(lease_at(102 * S)), Act::Nothing);
     // Looked at often at first; max-hold is nothing to it.
     assert_eq!(plan.wait(lease_at(101 * S)), FIRST_LOOK);
@@ -234,7 +252,7 @@ fn what_is_left_over_is_ended_and_the_code_stays() {
     over.hold_left = Duration::ZERO;
     assert_eq!(plan.look(over), Act::Nothing);
     assert!(!plan.wait(over).is_zero());
-    assert_eq!(plan.look(lease_at(106 * S)), Act::Kill(Why::LeftOver));
+    assert_eq!(plan.look(lease_at(106 * S)), Act::Kill(EndReason::LeftOver));
     assert!(!plan.gives_up(lease_at(106 * S + KILL_TAKES)));
     assert!(plan.gives_up(lease_at(106 * S + KILL_TAKES + MS)));
     // A loss leaves them no time.
@@ -242,22 +260,22 @@ fn what_is_left_over_is_ended_and_the_code_stays() {
     plan.ended(End::Code(3), lease(101 * S, 29 * S));
     plan.left_over(lease(101 * S, 29 * S));
     let lost = plan.look(lease(102 * S, Duration::ZERO));
-    assert_eq!(lost, Act::Kill(Why::Lost));
+    assert_eq!(lost, Act::Kill(EndReason::Lost));
 }
 
 #[test]
 fn a_grace_of_zero_and_clocks_at_their_ends_do_no_harm() {
-    let mut plan = Plan::new(Duration::ZERO);
+    let mut plan = RunPlan::new(Duration::ZERO);
     let at_end = lease(Duration::MAX, S);
     assert_eq!(plan.look(at_end), Act::Nothing);
     plan.arm(at_end);
     let told = plan.look(lease(S, MARGIN));
-    assert_eq!(told, Act::Kill(Why::Lost));
-    let forever = Lease {
+    assert_eq!(told, Act::Kill(EndReason::Lost));
+    let forever = LeaseState {
         hold_left: Duration::MAX,
         ..lease(S, Duration::MAX)
     };
-    let mut plan = Plan::new(S);
+    let mut plan = RunPlan::new(S);
     assert_eq!(plan.look(forever), Act::Nothing);
     assert_eq!(plan.wait(forever), TICK);
 }

@@ -161,7 +161,7 @@ impl<'a> WorkerThread<'a> {
         nodes.log();
     }
 
-    /// Carries out what [`Core::next`] returns. Returns at the end whether the node is connected.
+    /// Carries out what [`Core::next`](crate::protocol::quorum::core::Core::next) returns. Returns at the end whether the node is connected.
     fn serve(
         &mut self,
         mut state: MutexGuard<'a, DriverState>,

@@ -15,7 +15,7 @@ use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::{Means, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
-use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
+use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::{IDENTITY_PARTS, Judged, Look, look};
@@ -334,7 +334,7 @@ impl ShardWorld {
         };
         if !is_target {
             let address = handshake.server.clone();
-            handshake.found = Some(FoundMaster::new(address, now, true, Times::REAL));
+            handshake.found = Some(FoundMaster::new(address, now, true, DirectoryTimes::REAL));
         }
         if self.conditions.guarded {
             handshake.witness = Some(self.witness((cluster, server), is_target, random)?);

@@ -12,7 +12,7 @@ use super::world::{Count, Event, ShardWorld};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
-use crate::protocol::calls::way::{self, Lanes, Lead};
+use crate::protocol::calls::way::{self, CandidateLane, LaneSource};
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::guard::Guard;
@@ -123,7 +123,7 @@ impl PartialEq for OpenLane<'_> {
     }
 }
 
-impl Lead for OpenLane<'_> {
+impl CandidateLane for OpenLane<'_> {
     fn leads_to(&self, slot: u16) -> bool {
         let master = |cluster| self.world.master(self.p, cluster, slot);
         self.all(|cluster, place| place.at.is_some() && place.at == master(cluster))
@@ -141,7 +141,7 @@ struct OfProcess<'a> {
     p: usize,
 }
 
-impl Lanes for OfProcess<'_> {
+impl LaneSource for OfProcess<'_> {
     type Lane = usize;
 
     fn lane(&mut self, slot: u16) -> usize {

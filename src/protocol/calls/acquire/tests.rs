@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
-use crate::protocol::calls::process::alone::Alone;
+use crate::protocol::calls::process::one_thread::OneThread;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::quorum::NodeSet;
@@ -31,8 +31,8 @@ fn denied(granted: usize, now: Point) -> Answer {
 }
 
 /// A process in which a thread waits for the lock.
-fn contended(now: Point) -> Alone {
-    let mut process = Alone::new();
+fn contended(now: Point) -> OneThread {
+    let mut process = OneThread::new();
     let mut first = call(request(None), now);
     while let Step::Try(_) = first.next(&mut process, now) {
         first.answered(denied(0, now), &mut process, now);
@@ -57,7 +57,7 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
     ] {
         let mut process = match queue {
             true => contended(now),
-            false => Alone::new(),
+            false => OneThread::new(),
         };
         process.is_idle = is_idle;
         let end = now.mono + if over { Duration::ZERO } else { 1000 * MS };
@@ -88,7 +88,7 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
 
 #[test]
 fn after_a_split_vote_a_call_sleeps_until_its_pause_is_over() {
-    let (begun, mut process) = (Point::now(), Alone::new());
+    let (begun, mut process) = (Point::now(), OneThread::new());
     let mut call = call(request(None), begun);
     assert!(matches!(call.next(&mut process, begun), Step::Try(_)));
     let now = later(begun, 3 * MS);
@@ -133,7 +133,7 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
 
 #[test]
 fn a_lock_that_came_too_late_is_released_and_given_to_nobody() {
-    let (now, mut process) = (Point::now(), Alone::new());
+    let (now, mut process) = (Point::now(), OneThread::new());
     let mut call = call(request(Some(now.mono)), now);
     assert!(matches!(call.next(&mut process, now), Step::Try(_)));
     let late = later(now, 3000 * MS);

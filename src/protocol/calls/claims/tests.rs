@@ -4,7 +4,7 @@ use super::*;
 use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
-use crate::protocol::calls::process::alone::Alone;
+use crate::protocol::calls::process::one_thread::OneThread;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
@@ -62,7 +62,7 @@ fn asked(op: &Op) -> String {
 
 #[test]
 fn what_was_learnt_of_a_claim_goes_with_it() {
-    let (mut now, mut process) = (Point::now(), Alone::new());
+    let (mut now, mut process) = (Point::now(), OneThread::new());
     let mut call = claiming(None, now);
     // The names that are in the way of all names, one attempt after the other.
     let mut in_the_way = [2, 3, 1].into_iter();
@@ -126,7 +126,7 @@ fn what_was_learnt_of_a_claim_goes_with_it() {
 fn a_wait_that_ends_reports_why() {
     for end in 0..40 {
         for down in [false, true] {
-            let (mut now, mut process) = (Point::now(), Alone::new());
+            let (mut now, mut process) = (Point::now(), OneThread::new());
             let mut call = claiming(Some((5000 + 7 * end) * MS), now);
             let begun = now.mono;
             let failure = loop {
@@ -163,7 +163,7 @@ fn a_wait_that_ends_reports_why() {
 
 #[test]
 fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() {
-    let (mut now, mut process) = (Point::now(), Alone::new());
+    let (mut now, mut process) = (Point::now(), OneThread::new());
     let mut call = claiming(None, now);
     assert!(!call.is_in_queue());
     let mut seen = [false; 3];
@@ -201,7 +201,7 @@ fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() 
 }
 
 /// The plan of a call for four names, in this stage, with claims on these.
-fn planned(stage: Stage, claims: &[usize], now: Point) -> Plan {
+fn planned(stage: Stage, claims: &[usize], now: Point) -> ClaimPlan {
     let mut plan = *claiming(None, now).plan.expect("for several names");
     plan.stage = stage;
     plan.claims = claims.iter().map(|at| claim(*at, now)).collect();
@@ -312,11 +312,11 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
         (WaitFailure::Busy(None), None, &[], &[1, 3], None),
         (WaitFailure::TooSlow, Some(2), &[], &[1, 3], None),
     ] {
-        let (mut plan, mut process) = (planned(Stage::Converts, &[1, 3], now), Alone::new());
+        let (mut plan, mut process) = (planned(Stage::Converts, &[1, 3], now), OneThread::new());
         plan.in_the_way = name;
         assert!(matches!(
             plan.denied(failure, &mut process, now),
-            Goes::On(_)
+            ClaimOutcome::On(_)
         ));
         assert_eq!(claimed(&plan.claims), kept, "{name:?}");
         assert_eq!(claimed(&plan.dropped), dropped, "{name:?}");
@@ -334,11 +334,11 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
 
 #[test]
 fn a_claim_that_was_granted_is_extended_after_a_third_of_its_ttl() {
-    let (now, mut process) = (Point::now(), Alone::new());
+    let (now, mut process) = (Point::now(), OneThread::new());
     let mut plan = planned(Stage::Claims(2), &[], now);
     assert!(matches!(
         plan.ended(Ok(lease(now)), &mut process, now),
-        Goes::On(_)
+        ClaimOutcome::On(_)
     ));
     assert_eq!(claimed(&plan.claims), [2]);
     assert_eq!(plan.claims[0].due, now.mono + 1000 * MS);
@@ -346,7 +346,7 @@ fn a_claim_that_was_granted_is_extended_after_a_third_of_its_ttl() {
 
 #[test]
 fn an_attempt_that_shows_that_waiting_is_useless_ends_the_plan() {
-    let (now, mut process) = (Point::now(), Alone::new());
+    let (now, mut process) = (Point::now(), OneThread::new());
     for for_good in [false, true] {
         let mut plan = planned(Stage::Converts, &[1], now);
         let errors = NodeErrors::new(Vec::new(), None);
@@ -355,7 +355,7 @@ fn an_attempt_that_shows_that_waiting_is_useless_ends_the_plan() {
             false => errors,
         });
         let goes = plan.ended(Err(failure.into()), &mut process, now);
-        assert_eq!(matches!(goes, Goes::Ends(_)), for_good);
+        assert_eq!(matches!(goes, ClaimOutcome::Ends(_)), for_good);
     }
 }
 
@@ -378,7 +378,7 @@ fn a_lock_on_all_names_that_is_over_is_released_and_not_returned() {
 #[test]
 fn only_the_first_call_of_a_plan_asks_the_nodes_although_its_time_is_over() {
     for attempts in [0, 1] {
-        let (now, mut process) = (Point::now(), Alone::new());
+        let (now, mut process) = (Point::now(), OneThread::new());
         let mut first = claiming(None, now);
         while let Step::Try(_) = first.next(&mut process, now) {
             first.answered(denied(Some(0), now), &mut process, now);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
-use crate::protocol::calls::lease::{Extended, Extension, Hold, Lease, Loss};
+use crate::protocol::calls::lease::{Extended, Extension, HoldBound, Lease, Loss};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
@@ -41,7 +41,7 @@ impl Lease {
         jitter: impl FnOnce(Duration, Duration) -> Duration,
         now: Point,
     ) -> Instant {
-        self.hold = Some(Hold { max, over: false });
+        self.hold = Some(HoldBound { max, over: false });
         // A renewal may bring the lock to any node.
         self.key.sent_to = NodeSet::ALL;
         self.next_renewal(self.deadline.from.mono, now, jitter)

@@ -33,12 +33,12 @@ fn waited(action: Action, nodes: usize, now: Instant) -> Redirect {
 /// Where an operation goes after this answer, and how many releases it leaves then.
 fn next(redirect: &mut Redirect, answer: &Answer, now: Instant) -> String {
     match redirect.next(answer, now) {
-        Goes::Nowhere => format!("nowhere, {} owed", redirect.debts(answer).len()),
-        Goes::Owner { op, pause } => {
+        NextHop::Nowhere => format!("nowhere, {} owed", redirect.debts(answer).len()),
+        NextHop::Owner { op, pause } => {
             assert!(op.named.is_none());
             format!("owner after {pause:?}")
         }
-        Goes::Importer {
+        NextHop::Importer {
             op,
             pause,
             node,
@@ -124,7 +124,7 @@ fn a_release_that_no_call_waits_for_is_sent_on_for_ten_seconds() {
     let debt = Debt::release(key(b"a"));
     let mut redirect = Redirect::owed(0, debt, SLOT, begun);
     let (mut now, mut pauses) = (begun, Vec::new());
-    while let Goes::Owner { pause, .. } = redirect.next(&answer("MOVED 17 h:2", now), now) {
+    while let NextHop::Owner { pause, .. } = redirect.next(&answer("MOVED 17 h:2", now), now) {
         pauses.push(u64::try_from(pause.as_millis()).unwrap());
         now += pause + MS;
     }
@@ -203,12 +203,12 @@ fn a_torn_operation_is_sent_again_with_the_locks_key_alone() {
         ),
     ] {
         let mut redirect = waited(action, 1, now);
-        let Goes::Owner { op, .. } = redirect.next(&answer("TRYAGAIN", now), now) else {
+        let NextHop::Owner { op, .. } = redirect.next(&answer("TRYAGAIN", now), now) else {
             panic!("it goes to the owner");
         };
         assert_eq!(op.action, expected);
         let again = redirect.next(&answer("TRYAGAIN", now), now);
-        assert!(matches!(again, Goes::Nowhere));
+        assert!(matches!(again, NextHop::Nowhere));
         let mut last = Answer::none(now);
         last.tally.refuse(0);
         redirect.complete(&mut last);

@@ -6,7 +6,7 @@ use crate::protocol::commands::vote::Proof;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::node::Node;
 use crate::protocol::node::outgoing::Output;
-use crate::protocol::node::pending::{Awaited, Command, Pending};
+use crate::protocol::node::pending::{Awaited, Pending, SentCommand};
 use crate::values::prefix::Prefix;
 
 /// The maximum number of releases in one write, and of their bytes.
@@ -74,7 +74,7 @@ impl Node {
         if self.wire.handshake.is_target {
             self.wire.ask(out);
         }
-        let command = Command {
+        let command = SentCommand {
             operation: None,
             owed: Some(debt),
             awaited: match retries {

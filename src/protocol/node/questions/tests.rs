@@ -15,7 +15,7 @@ struct Asked {
 impl Asked {
     fn new() -> Asked {
         Asked {
-            questions: Questions::new(Times::REAL),
+            questions: Questions::new(DirectoryTimes::REAL),
             zero: crate::values::clock::instant(),
             all: Vec::new(),
         }
@@ -27,7 +27,7 @@ impl Asked {
 
     /// Asks the server. Returns the call, and how many questions it has begun.
     fn ask_for(&mut self, at: u32, lasts: Duration) -> (u64, usize) {
-        let terms = Terms {
+        let terms = QuestionTerms {
             now: self.at(at),
             time: TIME,
             lasts,
@@ -43,7 +43,7 @@ impl Asked {
         self.ask_for(at, LASTS)
     }
 
-    fn end(&mut self, question: usize, answer: u32, ending: Ending, at: u32) {
+    fn end(&mut self, question: usize, answer: u32, ending: QuestionEnd, at: u32) {
         let now = self.at(at);
         self.questions
             .end(&self.all[question].clone(), &answer, ending, now);
@@ -81,7 +81,7 @@ fn a_server_is_asked_by_one_thread_for_all_that_come_while_its_question_is_fresh
     for (call, news) in [(2, true), (2, false), (3, true)] {
         assert_eq!(asked.questions.has_news(calls[call], asked.at(1399)), news);
     }
-    asked.end(1, 7, Ending::Answered, 2800);
+    asked.end(1, 7, QuestionEnd::Answered, 2800);
     for (call, news) in [(2, true), (2, true), (4, true), (6, true), (6, false)] {
         let now = asked.at(if call == 2 { 2800 } else { 2101 });
         assert_eq!(asked.questions.has_news(calls[call], now), news, "{call}");
@@ -92,7 +92,7 @@ fn a_server_is_asked_by_one_thread_for_all_that_come_while_its_question_is_fresh
     set_mutant(Some(Mutant::JoinedIsNew));
     let (call, begun) = asked.ask(2799);
     set_mutant(None);
-    asked.end(3, 8, Ending::Answered, 2800);
+    asked.end(3, 8, QuestionEnd::Answered, 2800);
     assert_eq!(begun, 0);
     let at = asked.at(2100);
     assert_ne!(asked.heard(call, 2800), Heard::Answer(&8, at), "a mutant");
@@ -110,8 +110,8 @@ fn a_question_that_soon_ends_is_not_joined_by_a_caller_with_much_time() {
 
 #[test]
 fn no_more_questions_are_under_way_than_there_may_be() {
-    let mut questions: Questions<u32, ()> = Questions::new(Times::REAL);
-    let terms = Terms {
+    let mut questions: Questions<u32, ()> = Questions::new(DirectoryTimes::REAL);
+    let terms = QuestionTerms {
         now: crate::values::clock::instant(),
         time: TIME,
         lasts: LASTS,
@@ -129,7 +129,7 @@ fn no_more_questions_are_under_way_than_there_may_be() {
 fn a_server_that_has_answered_lately_is_slow_and_not_silent() {
     let mut asked = Asked::new();
     asked.ask(0);
-    asked.end(0, 1, Ending::Answered, 1000);
+    asked.end(0, 1, QuestionEnd::Answered, 1000);
     for (at, lately) in [(1000, true), (1850, true), (1851, false)] {
         let (call, _) = asked.ask(at);
         let last = asked.all.len() - 1;
@@ -140,7 +140,7 @@ fn a_server_that_has_answered_lately_is_slow_and_not_silent() {
             false => Heard::Pending,
         };
         assert_eq!(asked.heard(call, at + 850), expected, "{at}");
-        asked.end(last, 0, Ending::NotAsked, at + 850);
+        asked.end(last, 0, QuestionEnd::NotAsked, at + 850);
         asked.questions.leave(call);
     }
 }
@@ -149,7 +149,7 @@ fn a_server_that_has_answered_lately_is_slow_and_not_silent() {
 fn a_server_that_was_silent_is_silent_until_it_answers_again() {
     let mut asked = Asked::new();
     asked.ask(0);
-    asked.end(0, 0, Ending::Silent, 2000);
+    asked.end(0, 0, QuestionEnd::Silent, 2000);
     let (call, _) = asked.ask(3000);
     assert!(asked.turns_to(1, 3426));
     assert_eq!(asked.heard(call, 3849), Heard::Pending);
@@ -162,7 +162,7 @@ fn a_server_that_was_silent_is_silent_until_it_answers_again() {
     // No thread has turned to it.
     let (call, _) = asked.ask(4000);
     assert_eq!(asked.heard(call, 4850), Heard::Pending);
-    asked.end(1, 1, Ending::Answered, 4850);
+    asked.end(1, 1, QuestionEnd::Answered, 4850);
     let (call, _) = asked.ask(5900);
     assert!(asked.turns_to(3, 5900));
     assert_eq!(asked.heard(call, 6750), Heard::Pending);
@@ -180,7 +180,7 @@ fn a_server_that_is_turned_to_too_late_is_not_asked() {
 fn a_server_that_is_no_longer_asked_is_forgotten() {
     let mut asked = Asked::new();
     for (number, at) in (0..100).map(|at| (at, at * 61_000)) {
-        let terms = Terms {
+        let terms = QuestionTerms {
             now: asked.at(at),
             time: TIME,
             lasts: LASTS,
@@ -188,7 +188,9 @@ fn a_server_that_is_no_longer_asked_is_forgotten() {
         };
         let server = char::from_u32(65 + number).unwrap();
         let (call, new) = asked.questions.begin([server], terms);
-        asked.questions.end(&new[0], &0, Ending::Silent, terms.now);
+        asked
+            .questions
+            .end(&new[0], &0, QuestionEnd::Silent, terms.now);
         asked.questions.leave(call);
     }
     assert_eq!(asked.questions.servers.len(), 1);

@@ -9,14 +9,14 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::pending::{Command, Pending, ReplyClass};
+use crate::protocol::node::pending::{Pending, ReplyClass, SentCommand};
 use crate::protocol::node::proof::{self, Answered, Part};
 use crate::protocol::node::wire::Wire;
 use crate::protocol::node::witness;
 use crate::values::prefix::Prefix;
 
 /// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
-pub(crate) type Received = (Reply, Option<Command>, Instant);
+pub(crate) type Received = (Reply, Option<SentCommand>, Instant);
 
 impl Wire {
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
@@ -138,7 +138,7 @@ impl Wire {
     pub(crate) fn class_of(
         &mut self,
         reply: &Reply,
-        command: &Command,
+        command: &SentCommand,
         key: Option<&Key>,
         prefix: &Prefix,
     ) -> ReplyClass {

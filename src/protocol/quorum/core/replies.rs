@@ -13,7 +13,7 @@ use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
-use crate::protocol::node::pending::{Awaited, Command, ReplyClass};
+use crate::protocol::node::pending::{Awaited, ReplyClass, SentCommand};
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::operation::Voted;
 
@@ -82,7 +82,13 @@ impl<W> Core<W> {
 
     /// Handles a reply. Returns false if the connection is finished. `command`: the command that it answers. `None`: a
     /// ping.
-    fn reply(&mut self, at: usize, reply: Reply, command: Option<Command>, now: Instant) -> bool {
+    fn reply(
+        &mut self,
+        at: usize,
+        reply: Reply,
+        command: Option<SentCommand>,
+        now: Instant,
+    ) -> bool {
         let Some(command) = command else {
             self.nodes[at].pinged();
             return true;
@@ -117,7 +123,7 @@ impl<W> Core<W> {
         at: usize,
         slot: Option<usize>,
         reply: Reply,
-        command: Command,
+        command: SentCommand,
         now: Instant,
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
@@ -159,7 +165,7 @@ impl<W> Core<W> {
     }
 
     /// Notes that a node has refused how a command was sent, and has done nothing.
-    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: Command) {
+    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: SentCommand) {
         match slot {
             Some(slot) => self.operations[slot].sent_to.remove(at),
             None => {
@@ -177,7 +183,7 @@ impl<W> Core<W> {
         at: usize,
         slot: Option<usize>,
         cause: Cause,
-        command: Command,
+        command: SentCommand,
         now: Instant,
     ) {
         self.nodes[at].set_useful();
@@ -203,7 +209,7 @@ impl<W> Core<W> {
     }
 
     /// Defers a command that a server could not carry out now, and would later.
-    fn defer(&mut self, at: usize, vote: &Vote, command: &Command, now: Instant) {
+    fn defer(&mut self, at: usize, vote: &Vote, command: &SentCommand, now: Instant) {
         let retries = command.awaited == Awaited::AsProbe;
         let Some(debt) = &command.owed else {
             return;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::outgoing::{Outgoing, Output};
-use crate::protocol::node::pending::{Awaited, Command, OperationId, Pending};
+use crate::protocol::node::pending::{Awaited, OperationId, Pending, SentCommand};
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::op::Op;
 use crate::values::quorum::NodeSet;
@@ -102,7 +102,7 @@ impl<W> Core<W> {
         let means = node.wire_mut().means(loads, key);
         // Shortening is rare: each one is confirmed.
         let alone = operation.op.only_write || shortens;
-        let command = Command {
+        let command = SentCommand {
             operation: Some(OperationId { slot, number }),
             owed,
             awaited: match alone {

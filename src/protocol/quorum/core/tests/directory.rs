@@ -1,12 +1,12 @@
 //! A node whose address a directory has named.
 
 use super::*;
-use crate::protocol::node::directory::{FoundMaster, LastWord, Times};
+use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
 
 /// A connection to a server that a directory has named, `since` after the directory was asked.
 fn found_before(since: Duration) -> World {
     let mut world = World::new();
-    let found = FoundMaster::new("m at h:1".into(), world.now, true, Times::REAL);
+    let found = FoundMaster::new("m at h:1".into(), world.now, true, DirectoryTimes::REAL);
     world.begin_to_connect();
     let handshake = Handshake {
         means: crate::protocol::commands::means::Means::ALL,
