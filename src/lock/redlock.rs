@@ -8,6 +8,7 @@ use crate::errors::error::{Error, NodeErrors};
 use crate::lock::acquire::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
+use crate::net::cluster::lanes::LockLanes;
 use crate::net::cluster::route::Route;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
@@ -318,10 +319,7 @@ impl Redlock {
         let family = self.family();
         match &family.lanes {
             None => Route::One(family.base.clone()),
-            Some(lanes) => {
-                let lane = lanes.of(resource);
-                Route::Shards(lane.clone(), lane, lanes.clone())
-            }
+            Some(lanes) => Route::Shards(LockLanes::new(lanes.of(resource)), lanes.clone()),
         }
     }
 

@@ -84,6 +84,24 @@ impl Drop for Lane {
     }
 }
 
+/// The lanes of a call, and of the lock that it acquired.
+#[derive(Clone)]
+pub(crate) struct LockLanes {
+    /// The lane with which the call began.
+    pub(crate) began: Arc<Lane>,
+    /// The lane over which the lock was acquired.
+    pub(crate) acquired: Arc<Lane>,
+}
+
+impl LockLanes {
+    pub(crate) fn new(lane: Arc<Lane>) -> LockLanes {
+        LockLanes {
+            began: lane.clone(),
+            acquired: lane,
+        }
+    }
+}
+
 pub(crate) struct Lanes {
     /// The nodes as they were given. Never connected.
     base: Arc<Lane>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::errors::elsewhere::{Elsewhere, Hint};
-use crate::net::cluster::lanes::{Lane, Lanes, at_once};
+use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
 use crate::net::driver::renewals::Round;
@@ -20,19 +20,18 @@ use crate::values::sync::{Mutex, PoisonError, guarded, lock, start_thread, threa
 
 impl Lanes {
     /// Carries out an operation of a call or a lock, and right behind the end of a lock, in the same write, `next`, which
-    /// another thread waits for. `own`: the lane with which the call began. `over`: the one over which its lock was
-    /// acquired.
+    /// another thread waits for.
     pub(crate) fn run(
         &self,
-        [own, over]: [&Arc<Lane>; 2],
+        of_lock: &LockLanes,
         op: Op,
         next: Option<(Op, Arc<Caller>)>,
     ) -> Answer {
         if !op.action.ends() {
             return self.send(op).0;
         }
-        let answer = own.driver.run_before(op.clone(), next);
-        self.end_lock([own, over], &op, answer)
+        let answer = of_lock.began.driver.run_before(op.clone(), next);
+        self.end_lock(of_lock, &op, answer)
     }
 
     /// Carries out an operation that ends no lock. Returns the lane, too, that it was sent over. (An acquire that is sent on
@@ -79,14 +78,15 @@ impl Lanes {
     }
 
     /// Sends the end of a lock on, and writes it over all lanes that may have its acquire: it must not overtake that there
-    /// (rule R7). `answer`: of the servers of `own`.
-    fn end_lock(&self, [own, over]: [&Arc<Lane>; 2], op: &Op, answer: Answer) -> Answer {
-        let (answer, last) = self.follow(&own.driver, op.clone(), answer);
+    /// (rule R7). `answer`: of the servers of the lane with which the call began.
+    fn end_lock(&self, of_lock: &LockLanes, op: &Op, answer: Answer) -> Answer {
+        let LockLanes { began, acquired } = of_lock;
+        let (answer, last) = self.follow(&began.driver, op.clone(), answer);
         // Once the program has ended, its connections are not made anew for that.
         let is_closed = lock(&self.left).owed.is_closed();
         let now = (!is_closed).then(|| self.of(&op.key.resource));
-        let was_sent = |lane: &Arc<Lane>| lane == own || last.as_ref() == Some(lane);
-        for lane in way::behind(Some(over.clone()), now, was_sent) {
+        let was_sent = |lane: &Arc<Lane>| lane == began || last.as_ref() == Some(lane);
+        for lane in way::behind(Some(acquired.clone()), now, was_sent) {
             if let Some(op) = Redirect::behind(op) {
                 lane.driver.run(op);
             }

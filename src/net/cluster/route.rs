@@ -1,4 +1,4 @@
-//! The way of a call's or a lock's operations, chosen once: to the nodes, or to the servers of Redis Clusters that have
+//! Where the operations of a call or a lock go, chosen once: to the nodes, or to the servers of Redis Clusters that have
 //! the key (rule R45).
 
 use std::ops::Deref;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::net::cluster::closing::UsedLanes;
-use crate::net::cluster::lanes::{Lane, Lanes};
+use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
 use crate::net::driver::renewal::Renewal;
@@ -20,17 +20,18 @@ use crate::protocol::quorum::op::Op;
 pub(crate) enum Route {
     /// To the nodes: each has all keys.
     One(Arc<Lane>),
-    /// To the servers of the first lane, and on to those that have the key. The second lane is the one over which the lock
-    /// was acquired. All lanes are kept, since the key may move.
-    Shards(Arc<Lane>, Arc<Lane>, UsedLanes),
+    /// To the servers that have the key. All lanes are kept, since the key may move.
+    Shards(LockLanes, UsedLanes),
 }
 
 impl Deref for Route {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
-        let (Route::One(lane) | Route::Shards(lane, ..)) = self;
-        lane
+        match self {
+            Route::One(lane) => lane,
+            Route::Shards(lanes, _) => &lanes.began,
+        }
     }
 }
 
@@ -44,7 +45,7 @@ impl Route {
     fn run_before(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
         match self {
             Route::One(lane) => lane.driver.run_before(op, next),
-            Route::Shards(lane, over, lanes) => lanes.run([lane, over], op, next),
+            Route::Shards(of_lock, lanes) => lanes.run(of_lock, op, next),
         }
     }
 
@@ -52,18 +53,17 @@ impl Route {
     pub(crate) fn acquire(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
         match self {
             Route::One(lane) => (lane.driver.run(op), None),
-            Route::Shards(.., lanes) => lanes.send(op),
+            Route::Shards(_, lanes) => lanes.send(op),
         }
     }
 
-    /// The way of a lock that was acquired over this lane.
+    /// The route of a lock that this call acquired. `over`: the lane over which it did.
     pub(crate) fn of_lock(&self, over: Option<Arc<Lane>>) -> Route {
-        match (self, over) {
-            (Route::Shards(lane, _, lanes), Some(over)) => {
-                Route::Shards(lane.clone(), over, lanes.clone())
-            }
-            (route, _) => route.clone(),
+        let mut route = self.clone();
+        if let (Route::Shards(lanes, _), Some(over)) = (&mut route, over) {
+            lanes.acquired = over;
         }
+        route
     }
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
@@ -98,7 +98,7 @@ impl Route {
     pub(crate) fn is_same(&self, other: &Route) -> bool {
         match (self, other) {
             (Route::One(one), Route::One(other)) => Arc::ptr_eq(one, other),
-            (Route::Shards(.., one), Route::Shards(.., other)) => Arc::ptr_eq(one, other),
+            (Route::Shards(_, one), Route::Shards(_, other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -107,7 +107,7 @@ impl Route {
     fn lanes(&self) -> Weak<Lanes> {
         match self {
             Route::One(_) => Weak::new(),
-            Route::Shards(.., lanes) => Arc::downgrade(lanes),
+            Route::Shards(_, lanes) => Arc::downgrade(lanes),
         }
     }
 }

@@ -137,7 +137,7 @@ fn the_lock_of_a_killed_process_becomes_free_after_its_ttl() {
 #[test]
 fn a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again() {
     if role().is_some() {
-        let redlock = nodes();
+        let redlock = nodes().with_options(unhurried()).unwrap();
         let relay = std::env::var("STARTED").unwrap();
         redlock.try_acquire("warm", TTL).unwrap();
         std::fs::write(relay, "").unwrap();
