@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::lock_error::{
-    Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, after_work,
+    Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, done_suffix,
 };
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
@@ -88,6 +88,22 @@ impl Error {
         })
     }
 
+    /// Whether the work of the call had succeeded when it failed: the work is done, perhaps unprotected in its last part.
+    /// So it is with the calls that do work under a lock, if the lock was lost by the end of the work: `with_lock` of
+    /// [`Redlock`](crate::Redlock::with_lock), [`Lockable`](crate::Lockable::with_lock) and
+    /// [`Reentrant`](crate::Reentrant::with_lock), `with_kept_lock` of [`Redlock`](crate::Redlock::with_kept_lock) and
+    /// [`Lockable`](crate::Lockable::with_kept_lock); and with [`once_per`](crate::Redlock::once_per), if the work could not
+    /// be marked as done ([`Error::Lost`] or [`Error::Unavailable`]): the next call may do it again.
+    ///
+    /// False for all other calls, and if these fail before the work, or the work itself returns the error.
+    pub fn after_work(&self) -> bool {
+        match self {
+            Error::Lost(lost) => lost.after_work,
+            Error::Unavailable(nodes) => nodes.after_work,
+            _ => false,
+        }
+    }
+
     /// Marks that work under the lock had succeeded.
     pub(crate) fn done_before(self) -> Error {
         match self {
@@ -160,9 +176,14 @@ impl fmt::Display for Error {
                         Cause::Replica(_) | Cause::Sentinel | Cause::Moved(_) => "is no master",
                         Cause::NoMaster(..) | Cause::NoAddress(_) => "has no master",
                         Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",
+                        Cause::NoThread(_) => "was not asked",
                         _ => "did not answer",
                     };
-                    write!(f, "the node {what}: {node}{}", after_work(nodes.after_work))
+                    write!(
+                        f,
+                        "the node {what}: {node}{}",
+                        done_suffix(nodes.after_work)
+                    )
                 }
                 None => write!(f, "no majority: {nodes}"),
             },
@@ -274,12 +295,6 @@ impl NodeErrors {
         self.permanent
     }
 
-    /// Whether the work of [`once_per`](crate::Redlock::once_per) had succeeded before: it is done, and could not be marked
-    /// as done, so the next call may do it again. False: the work did not run, or returned this error itself.
-    pub fn after_work(&self) -> bool {
-        self.after_work
-    }
-
     /// The failed nodes' indices (in the order of [`Redlock::new`](crate::Redlock::new)) and causes.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &dyn StdError)> {
         self.nodes
@@ -336,7 +351,7 @@ impl fmt::Display for NodeErrors {
                 error.node, error.address, error.cause
             )?;
         }
-        f.write_str(after_work(self.after_work))
+        f.write_str(done_suffix(self.after_work))
     }
 }
 

@@ -122,29 +122,18 @@ impl Lost {
     pub fn reason(&self) -> LostReason {
         self.reason
     }
-
-    /// Whether the work of the call had succeeded when the loss was found: it is done, perhaps unprotected in its last part.
-    /// So it is with the calls that do work under a lock: `with_lock` of [`Redlock`](crate::Redlock::with_lock),
-    /// [`Lockable`](crate::Lockable::with_lock) and [`Reentrant`](crate::Reentrant::with_lock), `with_kept_lock` of
-    /// [`Redlock`](crate::Redlock::with_kept_lock) and [`Lockable`](crate::Lockable::with_kept_lock), and
-    /// [`once_per`](crate::Redlock::once_per), which could not mark the work as done then.
-    ///
-    /// False for all other calls, and if these fail before the work, or the work itself returns the loss.
-    pub fn after_work(&self) -> bool {
-        self.after_work
-    }
 }
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, reason) = (Shown(&self.resource), self.reason.text());
-        let done = after_work(self.after_work);
+        let done = done_suffix(self.after_work);
         write!(f, "the lock {name} is no longer held: {reason}{done}")
     }
 }
 
 /// The end of a text about work that is done.
-pub(crate) fn after_work(is_done: bool) -> &'static str {
+pub(crate) fn done_suffix(is_done: bool) -> &'static str {
     if is_done {
         "; the work under the lock is done"
     } else {

@@ -158,7 +158,7 @@ impl Redlock {
     ///
     /// [`Error::Lost`] in place of the value of the work, if the work succeeded and the lock was over by then: its
     /// validity had ended, or a majority no longer held it. The work is done, but perhaps unprotected in its last part,
-    /// and [`Lost::after_work`](crate::Lost::after_work) tells this from a loss that the work itself reports. Work
+    /// and [`Error::after_work`] tells this from a loss that the work itself reports. Work
     /// whose value must outlive the loss of its lock stores it outside the closure.
     ///
     /// A release that too few nodes confirmed is not an error here (the lock ends with its ttl); it is logged.

@@ -400,7 +400,7 @@ impl Lock {
                 "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
             );
         }
-        after_work(result, released)
+        with_work_done(result, released)
     }
 
     /// Marks the lock as ended: the program no longer relies on it. Returns whether it belonged to this process and had
@@ -448,7 +448,7 @@ impl Lock {
 
 /// The result of work that was done under a lock. An error of the work goes before the loss of the lock, which the
 /// release has logged; and only a loss makes an error of work that is done.
-pub(crate) fn after_work<T, E: From<Error>>(
+pub(crate) fn with_work_done<T, E: From<Error>>(
     result: Result<T, E>,
     released: Result<(), Error>,
 ) -> Result<T, E> {

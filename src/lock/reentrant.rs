@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
-use crate::lock::lock::{Lock, after_work};
+use crate::lock::lock::{Lock, with_work_done};
 use crate::lock::redlock::Redlock;
 use crate::net::cluster::route::Route;
 use crate::values::quorum::Ttl;
@@ -191,7 +191,7 @@ impl Reentrant {
                 drop(entry);
                 lock.release_after(result)
             }
-            None => after_work(result, entry.release()),
+            None => with_work_done(result, entry.release()),
         }
     }
 

@@ -35,10 +35,9 @@ impl Redlock {
     /// [`last_run`](Redlock::last_run): then it did not run. [`Error::Config`], before anything is done, also for a name
     /// that [cannot be marked](KeptLock::mark_done).
     ///
-    /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](crate::Lost::after_work)
-    /// ([`NodeErrors::after_work`](crate::NodeErrors::after_work)) is true: the work has succeeded, and could not be marked
-    /// as done, so the next call may do it again. What it returned is dropped. A release that fails after that is not an
-    /// error; it is logged.
+    /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](Error::after_work) is true: the work has succeeded, and
+    /// could not be marked as done, so the next call may do it again. What it returned is dropped. A release that fails after
+    /// that is not an error; it is logged.
     ///
     /// # Example
     ///
@@ -79,8 +78,7 @@ impl Redlock {
                 Some(result)
             }
         };
-        // The work is done and marked, by this call or before: whatever the release reports, and logs, changes nothing of
-        // that.
+        // The work is done and marked, by this call or before. A release that fails does not change that; it is logged.
         let _ = kept.stop().release_after(Ok::<(), Error>(()));
         Ok(done)
     }

@@ -27,8 +27,8 @@ pub(crate) fn start_thread(
     thread.spawn(work).map(drop)
 }
 
-/// Carries out a step of a thread that others rely on. `None`: the step has panicked, which only a bug can cause, and the
-/// thread goes on.
+/// Carries out a step of a thread that others rely on. `None`: the step has panicked, by a bug or in a function of
+/// the program, and the thread goes on.
 pub(crate) fn guarded<T>(step: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(step)).ok()
 }

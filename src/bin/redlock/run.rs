@@ -67,6 +67,7 @@ fn locked(
     let signals =
         signals.map_err(|error| no_process("the process's signals from /proc", &error))?;
     let until = job.wait.and_then(|wait| Instant::now().checked_add(wait));
+    let mut is_second = false;
     let (kept, started) = loop {
         let lock = match acquire(job, redlock, options, &signals, until) {
             Ok(lock) => lock,
@@ -76,7 +77,8 @@ fn locked(
         match lock.keep_alive(job.max_hold) {
             Ok(kept) => break (kept, started),
             // We were stopped, so the lock is over, or held for longer than --max-hold; and nothing has begun yet.
-            Err(Error::Lost(_) | Error::Config(_)) => {}
+            Err(Error::Lost(_)) => {}
+            Err(Error::Config(_)) if !is_second => is_second = true,
             Err(error) => return Err(failed(&error)),
         }
     };

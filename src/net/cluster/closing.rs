@@ -12,8 +12,8 @@ use crate::values::clock;
 use crate::values::sync::{guarded, lock, start_thread, wait_until};
 
 /// All lanes, as a client, a call or a lock keeps them. A lock may outlive its client, and the program may end behind it:
-/// once the client has ended, each one waits for what is left. Lanes have a node timeout to close,
-/// [some](MAX_AT_ONCE) at a time, and releases have two at other servers.
+/// once the client has ended, each one waits for what is left: for a node timeout for each [32](MAX_AT_ONCE) lanes, and
+/// for two for releases at other servers.
 #[derive(Clone)]
 pub(crate) struct UsedLanes(pub(crate) Arc<Lanes>);
 

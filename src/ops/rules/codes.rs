@@ -94,7 +94,7 @@ rows! {
         "";
     Clock "clock":
         "",
-        "more than 1 s from the nodes' median; or that from ours",
+        "more than 1 s from the nodes' median; or their median is so far from this machine's",
         "";
     Sentinel "sentinel":
         "",

@@ -702,10 +702,11 @@ fn with_lock_releases_on_every_way_out() {
             take_over(servers, "a");
             Ok(())
         });
-        let Err(Error::Lost(lost)) = taken else {
-            panic!("{taken:?}");
-        };
-        assert!(lost.after_work());
+        let error = taken.unwrap_err();
+        assert!(
+            matches!(error, Error::Lost(_)) && error.after_work(),
+            "{error}"
+        );
         assert!(servers.iter().all(|server| server.exists("a")));
 
         let busy = redlock
@@ -780,9 +781,7 @@ fn the_error_of_the_work_goes_before_that_of_the_release() {
                 servers.iter().for_each(Server::resume);
                 let found = match &result {
                     Ok(text) | Err(Failure::Work(text)) => text,
-                    Err(Failure::Lock(Error::Lost(lost))) if lost.after_work() => {
-                        "lost after the work"
-                    }
+                    Err(Failure::Lock(error)) if error.after_work() => "lost after the work",
                     Err(Failure::Lock(error)) => panic!("{error}"),
                 };
                 assert_eq!(found, expected);

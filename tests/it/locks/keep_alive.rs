@@ -700,7 +700,7 @@ fn with_kept_lock_releases_on_every_way_out() {
     assert!(panicked.is_err());
     gone();
     let lost = redlock.with_kept_lock("a", ms(600), ms(600), |lock| Ok(lock.wait_lost(TTL)));
-    assert!(matches!(lost, Err(Error::Lost(lost)) if lost.after_work()));
+    assert!(matches!(lost, Err(error @ Error::Lost(_)) if error.after_work()));
     gone();
 }
 

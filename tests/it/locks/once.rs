@@ -92,11 +92,7 @@ fn an_error_shows_whether_the_work_is_done() {
     };
     let stop = || servers[1..].iter().for_each(Server::stop);
     let resume = || servers[1..].iter().for_each(Server::resume);
-    let done = |error: Error| match error {
-        Error::Lost(ref lost) => (lost.after_work(), error.to_string()),
-        Error::Unavailable(ref nodes) => (nodes.after_work(), error.to_string()),
-        other => panic!("{other}"),
-    };
+    let done = |error: Error| (error.after_work(), error.to_string());
     // Before the work.
     stop();
     let (is_done, text) = done(once("nightly", &|| panic!("there is no lock")).unwrap_err());

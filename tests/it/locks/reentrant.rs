@@ -173,10 +173,10 @@ fn with_lock_can_be_nested_and_ends_its_entry_by_a_panic_too() {
             std::thread::sleep(ttl);
             Ok(())
         });
-        assert!(matches!(inner, Err(Error::Lost(lost)) if lost.after_work()));
+        assert!(matches!(inner, Err(error @ Error::Lost(_)) if error.after_work()));
         Ok(())
     });
-    assert!(matches!(lost, Err(Error::Lost(lost)) if lost.after_work()));
+    assert!(matches!(lost, Err(error @ Error::Lost(_)) if error.after_work()));
 }
 
 /// An entry that outlives the thread's table of what it holds.

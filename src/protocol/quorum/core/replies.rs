@@ -215,9 +215,11 @@ impl<W> Core<W> {
             return;
         };
         match vote {
-            // A user without the right to the lock has nothing there.
+            // A user without the right to the lock has nothing there. And a lock whose ttl is unknown (another program's, which
+            // was to be broken) must not end at any time later.
             Vote::Failed { cause, .. }
-                if cause.meaning().concerns_rights() && !debt.key.sent_to.has(at) => {}
+                if cause.meaning().concerns_rights()
+                    && (!debt.key.sent_to.has(at) || debt.key.longest().is_none()) => {}
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
                 let outbox = &mut self.nodes[at].outbox;
                 outbox.defer(debt.clone(), retries, &mut self.rng, now);
