@@ -27,6 +27,7 @@ mutants! {
     RightsAreForGood: R6b = "a release that a user may not carry out is not sent again, though the rights are given back",
     DemotionIsOfOne: R6b = "where a release ends a connection, since the server is a replica, the refusals of others are not read",
     FirstAddressSpeaks: R43 = "of several sentinels behind one name the first one that answers counts",
+    FewAddressesAreMost: R43 = "a master that few of the addresses of a name report counts as one that most of them report",
     NamesCountTwice: R43 = "a sentinel that is given under two names has two votes",
     WorkersStartNothing: R6b = "what a node refuses while it is connected anew is not sent again without an operation",
     OweNoShortening: R55 = "a shortening is not sent to a node that was away",

@@ -74,6 +74,19 @@ pub(crate) fn ask_each<T: Send + 'static, P: Send + 'static, Ask>(
 where
     Ask: FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
 {
+    ask_until(asks, terms, part, |_| false)
+}
+
+/// Like [`ask_each`], but waits only until the answers are enough. The other threads end by themselves.
+pub(crate) fn ask_until<T: Send + 'static, P: Send + 'static, Ask>(
+    asks: impl Iterator<Item = (usize, Ask)>,
+    terms: AskTerms<'_>,
+    part: impl FnMut(usize, P),
+    is_enough: impl Fn(&BTreeMap<usize, Result<T, Cause>>) -> bool,
+) -> BTreeMap<usize, Result<T, Cause>>
+where
+    Ask: FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
+{
     let mut threads = Threads {
         terms,
         waiting: BTreeMap::new(),
@@ -83,7 +96,7 @@ where
     for (node, ask) in asks {
         threads.start(node, sender.clone(), ask);
     }
-    threads.collect(&reports, part);
+    threads.collect(&reports, part, is_enough);
     threads.answers
 }
 
@@ -128,6 +141,7 @@ impl<T: Send + 'static> Threads<'_, T> {
         &mut self,
         reports: &Receiver<(usize, NodeReply<T, P>)>,
         mut part: impl FnMut(usize, P),
+        is_enough: impl Fn(&BTreeMap<usize, Result<T, Cause>>) -> bool,
     ) {
         while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
             let silent = clock::instant().saturating_duration_since(longest);
@@ -145,6 +159,9 @@ impl<T: Send + 'static> Threads<'_, T> {
                 NodeReply::End(answer) => {
                     self.waiting.remove(&node);
                     self.answers.insert(node, answer);
+                    if is_enough(&self.answers) {
+                        return;
+                    }
                 }
             }
         }

@@ -3,9 +3,10 @@
 //! In reading order:
 //!
 //! - `given`: a node as it was given, and how its servers are reached
-//! - `ask_each`: several questions at once, for a call that waits for all answers
+//! - `ask_each`: several questions at once, for a call that waits for all answers, or for enough
 //! - `question`: one question to one server, and what all answers mean
 //! - `asker`: questions to many servers at once, whose answers are for all threads
+//! - `behind_name`: the answer of one name, behind which there may be several sentinels
 //! - `sentinels`: the answers of sentinels
 //! - `cluster`: the map of a Redis Cluster
 //! - `master`: the master that these name, and how it is confirmed
@@ -13,6 +14,7 @@
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
+mod behind_name;
 pub(crate) mod cluster;
 pub(crate) mod directory;
 pub(crate) mod given;

@@ -16,6 +16,7 @@ use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::node::answers::{Answers, Belief, Word};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::questions::Heard;
+use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
 /// The longest reply: for a Cluster whose 16384 slots are scattered over its servers one by one, each with three
@@ -63,6 +64,8 @@ pub(crate) struct Opinions {
     answers: Answers<ConnectionAddr>,
     /// Why servers name none.
     unknown: Vec<(usize, Unknown)>,
+    /// The servers whose answer is that of few: of the addresses of a name, not more than half name that master.
+    few: Vec<usize>,
 }
 
 impl Opinions {
@@ -82,6 +85,7 @@ impl Opinions {
             time,
             answers: Answers::of(servers.len(), spare, now),
             unknown: Vec::new(),
+            few: Vec::new(),
         };
         for (server, heard) in heard.iter().enumerate() {
             let (answer, asked) = match heard {
@@ -125,6 +129,12 @@ impl Opinions {
         opinions
     }
 
+    /// These opinions, where the answers of those servers are of few.
+    pub(crate) fn with_few(self, few: impl Iterator<Item = usize>) -> Opinions {
+        let few = few.collect();
+        Opinions { few, ..self }
+    }
+
     /// Whether no answer is outstanding, or none can change the result.
     pub(crate) fn is_certain(&self) -> bool {
         let heard = self.answers.named().count() + self.unknown.len();
@@ -145,11 +155,15 @@ impl Opinions {
         else {
             return None;
         };
-        let (server, addr) = self.answers.named().find(|(_, addr)| *addr == master)?;
+        let named = self.answers.named();
+        let by = named.filter_map(|(server, addr)| (addr == master).then_some(server));
+        let by: Vec<usize> = by.collect();
+        let is_of_few = by.iter().any(|server| self.few.contains(server));
+        let server = *by.first()?;
         Some(NamedMaster {
-            addr: addr.clone(),
+            addr: master.clone(),
             at,
-            by_most,
+            by_most: by_most && !is_of_few,
             server,
             by: self.servers.get(server)?.clone(),
         })
@@ -191,14 +205,15 @@ pub(crate) struct Turn<'a> {
 /// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
 type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
 
-/// The reply to one command, over a separate connection to the server at this address of the name, by that time.
+/// The reply to one command, over a separate connection to the server at this address of the name, with these credentials, by
+/// that time.
 pub(crate) fn ask_address(
     peer: &Peer,
-    address: Option<&SocketAddr>,
+    at: (Option<&SocketAddr>, Option<&Credentials>),
     command: &[&[u8]],
     time: (Instant, Duration),
 ) -> Result<Reply, Cause> {
-    let opened = Connection::open_address(peer, address, time)?;
+    let opened = Connection::open_address(peer, at, time)?;
     answer(opened, command, time, &mut |reader, _| reader.next())
 }
 

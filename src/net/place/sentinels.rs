@@ -10,22 +10,25 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::text;
-use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
+use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
+use crate::net::place::behind_name::{SentinelAnswer, is_v6, of_name, read, word};
 use crate::net::place::given::Given;
 use crate::net::place::question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::answers::{Word, word_of_name};
+use crate::protocol::node::answers::Word;
 use crate::protocol::node::directory::DirectoryTimes;
 use crate::protocol::node::questions::Heard;
+use crate::settings::credentials::Credentials;
 use crate::settings::url;
 use crate::values::clock;
 
 /// How many sentinels are asked at a time for their descriptions: each has a thread.
 const AT_A_TIME: usize = 64;
+/// How many addresses of one name are asked: each has a thread. Eight sentinels with two each.
+const MAX_ADDRESSES: usize = 16;
 
 /// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
@@ -33,15 +36,6 @@ pub(crate) struct Sentinels {
     pub(crate) name: String,
     all: Vec<Peer>,
     asker: Arc<Asker<SentinelAnswer>>,
-}
-
-/// The answer of a sentinel, or of several behind one name.
-#[derive(Clone)]
-struct SentinelAnswer {
-    /// The master's address. `None`: the sentinel has no master of that name.
-    master: Option<ConnectionAddr>,
-    /// The addresses that have answered.
-    by: Vec<Option<SocketAddr>>,
 }
 
 impl Sentinels {
@@ -68,69 +62,70 @@ impl Sentinels {
         };
         let sentinels = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| sentinels.ask(peer, turn);
-        let weigh = |heard: &[Heard<'_, Told<SentinelAnswer>>]| {
-            let seen = RefCell::new(Vec::new());
-            let read = |named: &SentinelAnswer, _| read(named, &mut seen.borrow_mut());
-            Opinions::of((&self.all, 0), (now, time), heard, read)
-        };
+        let weigh = |heard: &[Heard<'_, Told<SentinelAnswer>>]| self.weigh((now, time), heard);
         let is_enough = Opinions::is_certain;
         self.asker
             .ask_all(&self.all, patience, ask, weigh, is_enough)
     }
 
-    /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: then most of
-    /// them decide.
-    fn ask(&self, sentinel: &Peer, turn: &Turn<'_>) -> Told<SentinelAnswer> {
+    /// The opinions of the sentinels, by what was heard of them.
+    fn weigh(
+        &self,
+        time: (Instant, Duration),
+        heard: &[Heard<'_, Told<SentinelAnswer>>],
+    ) -> Opinions {
+        let seen = RefCell::new(Vec::new());
+        let read = |named: &SentinelAnswer, _| read(named, &mut seen.borrow_mut());
+        let is_few = |one: &Heard<'_, Told<SentinelAnswer>>| matches!(one, Heard::Answer(Ok(named), _) if !named.by_most);
+        let few = heard.iter().enumerate().filter(|(_, one)| is_few(one));
+        Opinions::of((&self.all, 0), time, heard, read).with_few(few.map(|(server, _)| server))
+    }
+
+    /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: they are asked
+    /// side by side, since one that does not answer takes all of the time, until most of them name one master.
+    fn ask(self: &Arc<Self>, sentinel: &Peer, turn: &Turn<'_>) -> Told<SentinelAnswer> {
+        let login = sentinel.credentials(turn.until, turn.timeout)?;
         let mut addresses = addresses(sentinel.addr())?;
         (turn.begins)()?;
-        let is_v6 = |address: &Option<SocketAddr>| address.is_some_and(|one| one.is_ipv6());
-        let first = addresses.first().is_some_and(is_v6);
         // Family by family.
+        let first = addresses.first().is_some_and(is_v6);
         addresses.sort_by_key(|one| is_v6(one) != first);
-        let unasked = addresses.iter().map(|one| (is_v6(one), Word::Unknown));
-        let mut words: Vec<_> = unasked.collect();
-        let (mut by, mut failed) = (Vec::new(), Vec::new());
-        for (at, address) in addresses.iter().enumerate() {
-            let now = clock::instant();
-            let rest = turn.until.saturating_duration_since(now);
-            let share = rest / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
-            let told = match share.is_zero() {
-                true => Err(Cause::NotAsked),
-                false => self.ask_address(sentinel, address.as_ref(), (now + share, share)),
-            };
-            let word = match told {
-                Ok(master) => {
-                    by.push(*address);
-                    master.map_or(Word::NamesNone, Word::Names)
-                }
-                Err(cause) => {
-                    let silent = cause.is_silence();
-                    failed.push((*address, cause));
-                    if silent { Word::Silent } else { Word::Unknown }
-                }
-            };
-            if let Some((_, place)) = words.get_mut(at) {
-                *place = word;
-            }
-            if let Word::Names(master) = word_of_name(&words, now) {
-                let master = Some(master);
-                return Ok(SentinelAnswer { master, by });
-            }
+        let now = clock::instant();
+        let rest = turn.until.saturating_duration_since(now);
+        if rest.is_zero() {
+            return Err(Cause::NotAsked);
         }
-        let differ = || Cause::Garbage("different masters at the addresses of its name".into());
-        let names_any = words.iter().any(|(_, word)| matches!(word, Word::Names(_)));
-        match word_of_name(&words, clock::instant()) {
-            Word::NamesNone => Ok(SentinelAnswer { master: None, by }),
-            _ if names_any => Err(differ()),
-            _ => Err(of_addresses(failed)),
+        if let [address] = &addresses[..] {
+            let at = (address.as_ref(), login.as_ref());
+            let told = self.ask_address(sentinel, at, (turn.until, rest));
+            return of_name(&addresses, BTreeMap::from([(0, told)]));
         }
+        let share = question::share(rest);
+        let asks = addresses.iter().take(MAX_ADDRESSES).map(|address| {
+            let (set, sentinel) = (self.clone(), sentinel.clone());
+            let (address, login) = (*address, login.clone());
+            move |_: SendPart<'_, ()>| {
+                let at = (address.as_ref(), login.as_ref());
+                set.ask_address(&sentinel, at, (now + share, share))
+            }
+        });
+        let terms = AskTerms {
+            name: "redlock-find",
+            patience: rest,
+            silence: Cause::NotAsked,
+            abandoned: None,
+        };
+        let is_enough =
+            |told: &BTreeMap<_, _>| matches!(word(&addresses, told), (Word::Names(_), _));
+        let told = ask_until(asks.enumerate(), terms, |_, ()| {}, is_enough);
+        of_name(&addresses, told)
     }
 
     /// The master's address, as the sentinel at this address reports it.
     fn ask_address(
         &self,
         sentinel: &Peer,
-        address: Option<&SocketAddr>,
+        at: (Option<&SocketAddr>, Option<&Credentials>),
         time: (Instant, Duration),
     ) -> Told<Option<ConnectionAddr>> {
         let command: &[&[u8]] = &[
@@ -138,7 +133,7 @@ impl Sentinels {
             b"GET-MASTER-ADDR-BY-NAME",
             self.name.as_bytes(),
         ];
-        let Some(words) = words(question::ask_address(sentinel, address, command, time)?)? else {
+        let Some(words) = words(question::ask_address(sentinel, at, command, time)?)? else {
             return Ok(None);
         };
         match endpoint(&words) {
@@ -199,30 +194,6 @@ impl Sentinels {
             false => "no sentinel names the master",
         };
         Cause::NoMaster(format!("{few} {name:?}: {why}"), is_final)
-    }
-}
-
-/// The opinion of a sentinel. One that was heard before, under another name, has none.
-fn read(
-    named: &SentinelAnswer,
-    seen: &mut Vec<Option<SocketAddr>>,
-) -> Result<ConnectionAddr, Unknown> {
-    let again = named.by.iter().any(|one| seen.contains(one)) && !mutant(Mutant::NamesCountTwice);
-    seen.extend(&named.by);
-    match again {
-        true => Err(Unknown::Again),
-        false => named.master.clone().ok_or(Unknown::Name),
-    }
-}
-
-/// Why the sentinels behind one name do not answer, by what failed at each of its addresses.
-fn of_addresses(mut failed: Vec<(Option<SocketAddr>, Cause)>) -> Cause {
-    match failed.pop() {
-        Some((_, cause)) if failed.is_empty() => cause,
-        last => {
-            let all = failed.into_iter().chain(last);
-            Cause::of_addresses(all.filter_map(|(at, cause)| Some((at?, cause))).collect())
-        }
     }
 }
 
@@ -327,8 +298,8 @@ pub(super) fn no_address() -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::place::behind_name::tests::behind_a_name;
     use crate::net::socket::trust::Trust;
-    use crate::protocol::mutants::set_mutant;
     use crate::protocol::node::answers::Belief;
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
@@ -354,23 +325,34 @@ mod tests {
         }
     }
 
+    /// Where TLS tells them apart, they are two of three, so no master is believed on the word of the first one.
     #[test]
-    fn a_sentinel_that_answers_under_two_names_counts_once() {
-        let counts = || {
-            let mut seen = Vec::new();
-            [1, 1, 2].map(|port| {
-                let named = SentinelAnswer {
-                    master: Some(ConnectionAddr::Tcp("m".into(), 1)),
-                    by: vec![Some(SocketAddr::from(([127, 0, 0, 1], port)))],
-                };
-                read(&named, &mut seen).is_ok()
-            })
+    fn a_name_that_answers_differently_at_the_address_of_another_decides_nothing() {
+        let set = sentinels("redis+sentinel://127.0.0.1:1,127.0.0.2:1,127.0.0.3:1/m");
+        let now = clock::instant();
+        let believed = |words: [&str; 3]| {
+            let told = words.map(behind_a_name);
+            let heard = told.each_ref().map(|one| Heard::Answer(one, now));
+            let said = set.weigh((now, Duration::ZERO), &heard);
+            said.believed().map(|named| text::address(&named.addr))
         };
-        assert_eq!(counts(), [true, false, true]);
-        set_mutant(Some(Mutant::NamesCountTwice));
-        let found = counts();
-        set_mutant(None);
-        assert_eq!(found, [true; 3]);
+        assert_eq!(believed(["a", "b", "-"]), None);
+        assert_eq!(believed(["a", "a", "-"]).as_deref(), Some("a:1"));
+    }
+
+    #[test]
+    fn a_master_that_few_behind_a_name_report_is_named_by_few() {
+        let set = sentinels("redis+sentinel://127.0.0.1:1/m");
+        let now = clock::instant();
+        for (words, expected) in [("a--", Some(false)), ("aa-", Some(true)), ("a-.", None)] {
+            let told = behind_a_name(words);
+            let said = set.weigh((now, Duration::ZERO), &[Heard::Answer(&told, now)]);
+            assert_eq!(
+                said.believed().map(|named| named.by_most),
+                expected,
+                "{words}"
+            );
+        }
     }
 
     #[test]

@@ -109,12 +109,10 @@ impl Connection {
     /// Opens a connection for a question to the server at one address of a name, within the time that ends at `until`.
     pub(crate) fn open_address(
         info: &Peer,
-        address: Option<&SocketAddr>,
-        (until, time): (Instant, Duration),
+        (address, login): (Option<&SocketAddr>, Option<&Credentials>),
+        time: (Instant, Duration),
     ) -> Result<(Connection, Handshake), Cause> {
-        let login = info.credentials(until, time)?;
-        let how = (Purpose::Questions, (until, time));
-        Connection::open_at(info, address, login.as_ref(), how)
+        Connection::open_at(info, address, login, (Purpose::Questions, time))
     }
 
     fn open_at(

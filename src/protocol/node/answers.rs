@@ -97,11 +97,12 @@ impl<A: PartialEq> Answers<A> {
 /// The word of a name behind which there may be several servers, by the words of its addresses, in the order of the
 /// resolver; `Unknown` where one was not asked yet. The flag is the address's family: addresses of one family are different
 /// servers, of which most must name the master; those of the other family are the same servers once more, and count if none of
-/// the first one's names any.
+/// the first one's names any. The second flag: more than half of the addresses of that family agree, and not only of those that
+/// answered.
 pub(crate) fn word_of_name<A: PartialEq + Clone>(
     words: &[(bool, Word<A>)],
     now: Instant,
-) -> Word<A> {
+) -> (Word<A>, bool) {
     let first = words.first().is_some_and(|(family, _)| *family);
     for family in [first, !first] {
         let of = words.iter().filter(|(of, _)| *of == family);
@@ -111,17 +112,23 @@ pub(crate) fn word_of_name<A: PartialEq + Clone>(
             continue;
         };
         return match weigh(&of, of.len()) {
-            _ if mutant(Mutant::FirstAddressSpeaks) => first.clone(),
-            Belief::Named { master, .. } => Word::Names(master.clone()),
-            Belief::Silence { .. } | Belief::Unknown => Word::Unknown,
+            _ if mutant(Mutant::FirstAddressSpeaks) => (first.clone(), true),
+            Belief::Named {
+                master, by_most, ..
+            } => (
+                Word::Names(master.clone()),
+                by_most || mutant(Mutant::FewAddressesAreMost),
+            ),
+            Belief::Silence { .. } | Belief::Unknown => (Word::Unknown, false),
         };
     }
     let any = |which| words.iter().any(|(_, word)| *word == which);
-    match (any(Word::Unknown), any(Word::NamesNone)) {
+    let word = match (any(Word::Unknown), any(Word::NamesNone)) {
         (true, _) => Word::Unknown,
         (false, true) => Word::NamesNone,
         (false, false) => Word::Silent,
-    }
+    };
+    (word, false)
 }
 
 /// The master that these servers name, of this many in all.
@@ -237,7 +244,7 @@ mod tests {
         assert_eq!(wrong(), Vec::<&str>::new());
     }
 
-    /// Each address of a name, with `4` or `6` before it.
+    /// Each address of a name, with `4` or `6` before it; and the word of the name, with `~` behind that of few.
     #[test]
     fn behind_one_name_most_servers_name_the_master() {
         let now = crate::values::clock::instant();
@@ -250,7 +257,10 @@ mod tests {
                 ("4a4b4b", "b"),
                 ("4a4.4.", "."),
                 ("4a4a4.", "a"),
-                ("4a4-4-", "a"),
+                ("4a4-4-", "a~"),
+                ("4a4-", "a~"),
+                ("4a4?4?", "a~"),
+                ("4a4a4-", "a"),
                 ("4a4b", "."),
                 ("4a4!", "."),
                 ("4-4?", "?"),
@@ -258,6 +268,7 @@ mod tests {
                 // One server with two addresses.
                 ("6a4.", "a"),
                 ("6-4a", "a"),
+                ("6-6-4a4-", "a~"),
                 ("6!4a", "a"),
                 ("6-4-", "-"),
                 // Three servers with two each.
@@ -276,20 +287,25 @@ mod tests {
                     (pair[0] == b'6', word)
                 });
                 let expected = match *expected {
-                    "?" => Word::NamesNone,
-                    "-" => Word::Silent,
-                    "!" | "." => Word::Unknown,
-                    name => Word::Names(name.chars().next().unwrap()),
+                    "?" => (Word::NamesNone, false),
+                    "-" => (Word::Silent, false),
+                    "!" | "." => (Word::Unknown, false),
+                    name => (
+                        Word::Names(name.chars().next().unwrap()),
+                        !name.ends_with('~'),
+                    ),
                 };
                 word_of_name(&each.collect::<Vec<_>>(), now) != expected
             };
             table.into_iter().filter(is_wrong).collect::<Vec<_>>()
         };
         assert_eq!(wrong(), []);
-        set_mutant(Some(Mutant::FirstAddressSpeaks));
-        let found = wrong();
-        set_mutant(None);
-        assert_ne!(found, []);
+        for mutant in [Mutant::FirstAddressSpeaks, Mutant::FewAddressesAreMost] {
+            set_mutant(Some(mutant));
+            let found = wrong();
+            set_mutant(None);
+            assert_ne!(found, [], "{mutant:?}");
+        }
     }
 
     #[test]

@@ -13,15 +13,20 @@ use redlock_sync::{Error, LockState, Redlock};
 use support::fake::Fake;
 use support::*;
 
-/// Runs a test in a process of its own, where `redis.test` has the addresses 127.0.0.1 and 127.0.0.2, which the C library names in
-/// this order; if this machine permits that.
+/// Names with one address more each, which the C library names in this order.
+const HOSTS: &str = "127.0.0.1 redis.test three.test
+127.0.0.2 redis.test three.test
+127.0.0.3 three.test
+";
+
+/// Runs a test in a process of its own, where the names of `HOSTS` exist; if this machine permits that.
 fn with_a_name(name: &str, test: impl FnOnce()) {
     if told().is_some() {
         return test();
     }
     let dir = TempDir::new();
     let (hosts, services) = (dir.path().join("hosts"), dir.path().join("nsswitch.conf"));
-    std::fs::write(&hosts, "127.0.0.1 redis.test\n127.0.0.2 redis.test\n").unwrap();
+    std::fs::write(&hosts, HOSTS).unwrap();
     std::fs::write(&services, "hosts: files\n").unwrap();
     let script = format!(
         "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf || exit 77; exec \"$@\"",
@@ -70,8 +75,16 @@ enum At {
 
 /// Puts these at both addresses, at one port.
 fn url(both: [At; 2]) -> String {
+    format!("redis://redis.test:{}", put(&both))
+}
+
+/// Puts these at 127.0.0.1 and the addresses after it, at the port that is returned.
+fn put(each: &[At]) -> u16 {
     let port = free_port();
-    for (at, what) in ["127.0.0.1", "127.0.0.2"].into_iter().zip(both) {
+    for (at, &what) in ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        .into_iter()
+        .zip(each)
+    {
         if let At::Nothing = what {
             continue;
         }
@@ -88,10 +101,10 @@ fn url(both: [At; 2]) -> String {
             }
         });
     }
-    let url = format!("redis://redis.test:{port}");
+    let number = port.number();
     // Its listeners live as long as the process, too.
     std::mem::forget(port);
-    url
+    number
 }
 
 /// `late`: how long the server's first answer takes.
@@ -289,6 +302,49 @@ fn a_server_behind_two_names_counts_once() {
     });
 }
 
+/// A sentinel that names the master at this port.
+fn sentinel_of(master: &Arc<AtomicU16>) -> Fake {
+    let master = master.clone();
+    Fake::new(move |words| match &*words[0] {
+        b"SENTINEL" => {
+            let port = master.load(Ordering::Relaxed).to_string();
+            format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
+        }
+        _ => b"-ERR unknown command\r\n".to_vec(),
+    })
+}
+
+/// Wherever it is among the addresses: the others are asked beside it.
+#[test]
+fn locks_go_on_while_one_of_three_sentinels_behind_a_name_is_silent() {
+    with_a_name(
+        "locks_go_on_while_one_of_three_sentinels_behind_a_name_is_silent",
+        || {
+            let master = Server::plain();
+            let named = Arc::new(AtomicU16::new(master.port()));
+            let sentinels = [sentinel_of(&named), sentinel_of(&named)];
+            let [first, second] = sentinels.each_ref().map(|one| At::Server(one.port()));
+            std::thread::scope(|scope| {
+                for each in [[first, At::Silence, second], [At::Silence, first, second]] {
+                    scope.spawn(move || {
+                        let url = format!("redis+sentinel://three.test:{}/m", put(&each));
+                        let redlock = client(&url);
+                        let name = format!("{each:?}");
+                        let grant = || redlock.try_acquire(&name, TTL).map(drop);
+                        eventually("the master is found", || grant().is_ok());
+                        // Longer than any answer counts.
+                        let until = Instant::now() + 6 * S;
+                        while Instant::now() < until {
+                            grant().unwrap_or_else(|error| panic!("{each:?}: {error}"));
+                            std::thread::sleep(S / 20);
+                        }
+                    });
+                }
+            });
+        },
+    );
+}
+
 /// One of them may be cut off from the others, and name the master before.
 #[test]
 fn of_the_sentinels_behind_one_name_most_decide() {
@@ -297,16 +353,7 @@ fn of_the_sentinels_behind_one_name_most_decide() {
         let named = masters
             .each_ref()
             .map(|master| Arc::new(AtomicU16::new(master.port())));
-        let sentinels = named.each_ref().map(|named| {
-            let named = named.clone();
-            Fake::new(move |words| match &*words[0] {
-                b"SENTINEL" => {
-                    let port = named.load(Ordering::Relaxed).to_string();
-                    format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into()
-                }
-                _ => b"-ERR unknown command\r\n".to_vec(),
-            })
-        });
+        let sentinels = named.each_ref().map(sentinel_of);
         let both = sentinels
             .each_ref()
             .map(|sentinel| At::Server(sentinel.port()));
