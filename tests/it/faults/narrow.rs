@@ -294,7 +294,7 @@ fn and_by_those_of_a_real_server() {
 
 fn use_natively(server: &Server, url: &str, label: Option<&str>) {
     let processes = [(); 3].map(|()| {
-        let options = label.map_or_else(options, |label| options().label(label));
+        let options = label.map_or_else(unhurried, |label| unhurried().label(label));
         Redlock::new([url]).unwrap().with_options(options).unwrap()
     });
     let [holder, next, _] = &processes;
