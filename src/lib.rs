@@ -219,11 +219,14 @@
     )
 )]
 
+/// The target of all log messages, and so how a program's logger recognises them.
+const LOG_TARGET: &str = "redlock_sync";
+
 /// Logs. If the program's logger panics, nothing is left half done.
 macro_rules! say {
     ($level:ident, $($what:tt)+) => {{
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            log::$level!(target: "redlock_sync", $($what)+)
+            log::$level!(target: $crate::LOG_TARGET, $($what)+)
         }));
     }};
 }

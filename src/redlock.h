@@ -87,7 +87,8 @@ extern "C" {
  *
  * Blocking. Only redlock_connect(), acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how
- * long, in terms of the options. Calls in other threads add at most half a node timeout, where a node
+ * long, in terms of the options. While the lock's slot of a Redis Cluster moves to another server, a call that
+ * names one or two node timeouts takes up to six. Calls in other threads add at most half a node timeout, where a node
  * takes in nothing. All other functions decide by the local clock and memory, without asking a node.
  * (Calls with one lock from several threads wait for each other while one of them changes the lock.
  * redlock_lock_stop(), redlock_lock_leak() and redlock_set_log() wait for a callback that is running.

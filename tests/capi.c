@@ -647,6 +647,18 @@ typedef struct {
     redlock_lock_t *lock;
 } events_t;
 
+/* A lock is in a call, which would wait for itself, or free it a second time. */
+static void is_in_a_call(events_t *events)
+{
+    add(&events->wrong, redlock_lock_ensure(events->lock, 0) != REDLOCK_CONFIG);
+    add(&events->wrong, redlock_lock_remaining_ms(events->lock) != 0);
+    add(&events->wrong, redlock_lock_extend(events->lock, TTL) != REDLOCK_CONFIG);
+    redlock_lock_leak(events->lock);
+    add(&events->wrong, redlock_lock_leak_for(events->lock, 1) != REDLOCK_CONFIG);
+    add(&events->wrong, redlock_lock_release(events->lock) != REDLOCK_CONFIG);
+    add(&events->refused, 1);
+}
+
 static void on_event(const redlock_event_t *event, void *user)
 {
     events_t *events = (events_t *)user;
@@ -664,20 +676,16 @@ static void on_event(const redlock_event_t *event, void *user)
     case REDLOCK_EVENT_EXTENDED:
     case REDLOCK_EVENT_NOT_EXTENDED:
         add(&events->renewals, event->renewal);
-        /* Its own lock is in a call, which would wait for itself. */
-        if (!event->renewal && events->lock != NULL) {
-            add(&events->wrong, redlock_lock_ensure(events->lock, 0) != REDLOCK_CONFIG);
-            add(&events->wrong, redlock_lock_remaining_ms(events->lock) != 0);
-            add(&events->wrong, redlock_lock_extend(events->lock, TTL) != REDLOCK_CONFIG);
-            add(&events->wrong, redlock_lock_release(events->lock) != REDLOCK_CONFIG);
-            add(&events->refused, 1);
-        }
+        if (!event->renewal && events->lock != NULL)
+            is_in_a_call(events);
         break;
     case REDLOCK_EVENT_LOST:
         add(&events->reason, event->why);
         break;
     case REDLOCK_EVENT_ENDED:
         add(&events->ending[event->why], 1);
+        if (events->lock != NULL)
+            is_in_a_call(events);
         break;
     default:
         add(&events->wrong, event->node > 2 || strchr(event->address, ':') == NULL);
@@ -709,14 +717,18 @@ static void events_are_told(const char *const *urls)
     events.lock = lock;
     OK(redlock_lock_extend(lock, TTL));
     CHECK(add(&events.refused, 0) == 1 && redlock_lock_remaining_ms(lock) > 0);
-    events.lock = NULL;
     OK(redlock_lock_release(lock));
+    events.lock = NULL;
+    CHECK(add(&events.refused, 0) == 2);
     OK(redlock_acquire(redlock, "event", 5, 3000, &lock));
     OK(redlock_lock_keep_alive(lock, 3500));
     IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, 60000));
     IS(REDLOCK_LOST, redlock_lock_release(lock));
     OK(redlock_acquire(redlock, "event", 5, 1500, &lock));
+    events.lock = lock;
     redlock_lock_leak(lock);
+    events.lock = NULL;
+    CHECK(add(&events.refused, 0) == 3);
     EVENTUALLY(add(&events.count[REDLOCK_EVENT_ENDED], 0) == add(&events.count[REDLOCK_EVENT_ACQUIRED], 0));
     CHECK(add(&events.count[REDLOCK_EVENT_ACQUIRED], 0) == 3 && add(&events.busy, 0) == 1);
     CHECK(add(&events.count[REDLOCK_EVENT_NOT_ACQUIRED], 0) == 1);

@@ -61,7 +61,7 @@ impl Handle {
 
     /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
     /// which may run inside a call that holds it. The lock is lost for both. Fails, too, in a function for events that
-    /// runs inside a call of this thread: that call holds `held`.
+    /// runs inside a call of this thread: that call holds `held`, or ends the lock.
     fn check(&self) -> Result<(), Failure> {
         let failure = match self.is_ours() {
             true => self.in_call().or_else(|| self.called_back()),
@@ -123,21 +123,32 @@ thread_local! {
     static USED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A call's use of what a lock holds.
-pub(super) struct Use<G>(log::LoggerGuard<G>);
+/// The mark of a call that uses the lock at an address: a function for events that runs in it must not.
+struct InCall;
 
-impl<G> Use<G> {
-    fn new(address: usize, take: impl FnOnce() -> G) -> Use<G> {
-        let guard = log::LoggerGuard::new(take);
+impl InCall {
+    fn new(address: usize) -> InCall {
         let _ = USED.try_with(|used| used.borrow_mut().push(address));
-        Use(guard)
+        InCall
     }
 }
 
-impl<G> Drop for Use<G> {
+impl Drop for InCall {
     fn drop(&mut self) {
-        // Before the messages that were held back are passed on: their function may use the lock.
         let _ = USED.try_with(|used| used.borrow_mut().pop());
+    }
+}
+
+/// A call's use of a lock, or of what it holds. Messages that are logged meanwhile are passed on when both the mark and
+/// the guard are gone, since their function may use the lock.
+pub(super) struct Use<G>(log::LoggerGuard<(InCall, G)>);
+
+impl<G> Use<G> {
+    fn new(address: usize, take: impl FnOnce() -> G) -> Use<G> {
+        Use(log::LoggerGuard::new(|| {
+            let guard = take();
+            (InCall::new(address), guard)
+        }))
     }
 }
 
@@ -145,13 +156,13 @@ impl<G: Deref> Deref for Use<G> {
     type Target = G::Target;
 
     fn deref(&self) -> &G::Target {
-        &self.0
+        &self.0.guard.1
     }
 }
 
 impl<G: DerefMut> DerefMut for Use<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.0
+        &mut self.0.guard.1
     }
 }
 
@@ -384,6 +395,8 @@ unsafe fn end(
     let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
     // In a forked child the held lock is inert, and its mutexes must not be touched.
     if handle.is_ours() {
+        // Until the handle is freed, a function for events must not end it, too.
+        let _use = Use::new(handle.address(), || ());
         let held = handle.held.write();
         let mut held = held.unwrap_or_else(PoisonError::into_inner);
         can(&held)?;

@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::ptr::{addr_eq, null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -98,9 +97,7 @@ thread_local! {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let ours = env!("CARGO_CRATE_NAME");
-        let rest = metadata.target().strip_prefix(ours);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        metadata.target() == crate::LOG_TARGET
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -251,7 +248,7 @@ extern "C" fn redlock_set_log(
 /// The guard of a lock that C's function may want, too. Messages that this thread logs are passed on when it no longer
 /// has such a guard.
 pub(super) struct LoggerGuard<G> {
-    guard: G,
+    pub(super) guard: G,
     /// Declared behind the guard, so that it is dropped after it.
     _holds_back: HoldsBack,
 }
@@ -263,20 +260,6 @@ impl<G> LoggerGuard<G> {
             guard: take(),
             _holds_back: holds_back,
         }
-    }
-}
-
-impl<G: Deref> Deref for LoggerGuard<G> {
-    type Target = G::Target;
-
-    fn deref(&self) -> &G::Target {
-        &self.guard
-    }
-}
-
-impl<G: DerefMut> DerefMut for LoggerGuard<G> {
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.guard
     }
 }
 

@@ -169,6 +169,46 @@ class Locks(unittest.TestCase):
                 thread.join()
             assert locks.inspect("shared").state == "free"
 
+    def test_a_lock_is_ended_once_also_if_two_threads_take_turns_at_any_step(self):
+        step = steps = 1
+        while steps >= step:
+            lock, steps, ends = locks.lock("shared", ttl=60), 0, []
+            library = lock._library
+
+            class Once:
+                """The library, which is asked to end this lock once."""
+
+                @staticmethod
+                def redlock_lock_release(handle):
+                    if handle:
+                        ends.append(handle.value)
+                    if len(ends) == 1:
+                        library.redlock_lock_release(handle)
+
+            def trace(frame, event, _argument):
+                nonlocal steps
+                if frame.f_code is not Lock._taken.__code__:
+                    return None
+                frame.f_trace_opcodes = True
+                if event == "opcode":
+                    steps += 1
+                    if steps == step:
+                        other = threading.Thread(target=lock.release)
+                        other.start()
+                        other.join()
+                return trace
+
+            lock._library = Once
+            sys.settrace(trace)
+            try:
+                lock.release()
+            finally:
+                sys.settrace(None)
+            assert len(ends) == 1, (step, ends)
+            assert not lock._handle and locks.inspect("shared").state == "free"
+            step += 1
+        assert step > 10, step
+
     def test_a_lock_is_not_ended_while_another_thread_is_in_a_call_with_it(self):
         lock = locks.lock("shared", ttl=60)
         lock.keep_alive(60)

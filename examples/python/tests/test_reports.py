@@ -12,7 +12,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lock_metrics import LockMetrics
 from redlock import Busy, Config, Error, Lost, Redlock, Unavailable, log_to
-from support import NODES, eventually
+from support import NODES, eventually, program
 
 locks = Redlock(NODES, node_timeout=2, label="web-3:4711")
 NOWHERE = "redis://127.0.0.1:1"
@@ -117,6 +117,56 @@ class Reports(unittest.TestCase):
         lock.stop()
         lock.extend(60)
         lock.release()
+
+    def test_a_function_for_events_does_not_end_a_lock_that_is_in_a_call(self):
+        seen, texts = Redlock(NODES, node_timeout=2), []
+
+        def end(event):
+            if event.kind == "extended":
+                for call in lock.release, lock.leak, lambda: lock.leak_for(60):
+                    try:
+                        call()
+                    except Config as error:
+                        texts.append(str(error))
+                lock.drop()
+
+        seen.observe(end)
+        with seen.lock("report", ttl=60) as lock:
+            lock.extend(60)
+            self.assertEqual(texts, ["a function of this lock must not end it"] * 3)
+            self.assertTrue(lock.owned() and locks.locked("report"))
+        self.assertFalse(locks.locked("report"))
+
+    def test_a_function_for_a_loss_does_not_end_its_lock_which_waits_for_it(self):
+        for how in "lock.on_lost(end)", "lock.on_expiring(60, end)":
+            for stop in "lock.stop()", "":  # the interpreter stops it at its end
+                with self.subTest(how=how, stop=stop):
+                    child = program(f"""
+import threading, time
+def end(_):
+    inside.set()
+    while not lock._calls:
+        time.sleep(0.001)
+    for call in lock.release, lock.leak, lambda: lock.leak_for(1):
+        try:
+            call()
+        except Config as error:
+            print(error)
+    lock.drop()
+inside = threading.Event()
+lock = locks.lock("report", ttl=6)
+lock.keep_alive(1)
+{how}
+inside.wait()
+{stop}
+""")
+                    try:
+                        out, err = child.communicate(timeout=30)
+                    finally:
+                        child.kill()
+                    self.assertEqual((child.returncode, err), (0, ""))
+                    self.assertEqual(out, "a function of this lock must not end it\n" * 3)
+                    eventually(lambda: not locks.locked("report"))
 
     def test_work_is_marked_as_done_for_its_period(self):
         with locks.lock("nightly", ttl=60) as lock:

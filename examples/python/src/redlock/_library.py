@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import os
+import threading
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable
 
@@ -152,6 +153,19 @@ def load(path: str) -> Any:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
     return library
+
+
+def noting(threads: list[int], function: Callable[..., object]) -> Callable[..., None]:
+    """The function, for a callback: while it runs, its thread is one of `threads`."""
+    def call(*arguments: Any) -> None:
+        thread = threading.get_ident()
+        threads.append(thread)
+        try:
+            function(*arguments)
+        finally:
+            threads.remove(thread)
+
+    return call
 
 
 def ms(seconds: float) -> int:

@@ -11,7 +11,8 @@ from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable
 
-from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, ms
+from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, ms, noting
+from ._report import reporting
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
 
@@ -33,6 +34,10 @@ class Lock:
         # The threads whose calls use the handle: until they are over it must not be freed.
         self._calls: list[int] = []
         self._callbacks: list[Any] = []
+        # The threads that are in a function for this lock's loss or expiry: its end waits for them.
+        self._called_back_in: list[int] = []
+        # The call that ends the lock, by its copy of the handle.
+        self._ender: dict[str, c_void_p] = {}
 
     @property
     def name(self) -> str | bytes:
@@ -108,17 +113,24 @@ class Lock:
 
     def on_lost(self, function: Callable[[str], object]) -> None:
         """Another function for the loss of a lock that is kept alive; called at once if it is lost already."""
-        callback = ON_LOST(lambda reason, _user: function(REASONS.get(reason, "over")) and None)
+        def call(reason: int, _user: Any) -> None:
+            function(REASONS.get(reason, "over"))
+
+        # (It does not refer to this object, which would live on in a cycle.)
+        callback = ON_LOST(noting(self._called_back_in, call))
         # It must live for as long as the library may call it.
         self._callbacks.append(callback)
         _called_back.add(self)
         self._call("on_lost", callback, None)
 
     def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
-        """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left, since
-        no renewal has succeeded: before the loss, while there is time to save what has been done. It runs in a thread of its own, and must not use the lock: other
-        threads may."""
-        callback = ON_EXPIRING(lambda left, _user: function(left / 1000) and None)
+        """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left,
+        since no renewal has succeeded: before the loss, while there is time to save what has been done. It runs in a thread of
+        its own, and must not use the lock: other threads may."""
+        def call(left: int, _user: Any) -> None:
+            function(left / 1000)
+
+        callback = ON_EXPIRING(noting(self._called_back_in, call))
         self._callbacks.append(callback)
         _called_back.add(self)
         self._call("on_expiring", ms(margin), callback, None)
@@ -177,16 +189,25 @@ class Lock:
             self._calls.remove(thread)
 
     def _taken(self) -> c_void_p:
-        """The handle, for a function of the library that frees it in any case: so it is forgotten first, and no other thread is in
-        a call with it. (A call of this thread is one that a signal handler, in which this runs, has interrupted behind its end.)"""
-        handle = c_void_p()
-        # In one line without a call, so that of several threads one gets it.
-        handle.value, self._handle.value = self._handle.value, None
+        """The handle, for a function of the library that frees it: so it is forgotten first, and no other thread is in a call
+        with it. (A call of this thread is one that a signal handler, in which this runs, interrupted outside of the library.)"""
+        handle, this = c_void_p(), threading.get_ident()
+        # The library would refuse that, and free nothing; and a wait for the thread that waits for this one would not end.
+        if this in self._called_back_in or this in self._calls and this in reporting:
+            raise Config("a function of this lock must not end it")
         try:
-            while any(thread != threading.get_ident() for thread in self._calls.copy()):
+            # One step, also with threads that have no common lock: of several calls one gets the handle.
+            if self._ender.setdefault("handle", handle) is not handle:
+                return c_void_p()
+            handle.value = self._handle.value
+            self._handle.value = None
+            while any(thread != this for thread in self._calls.copy()):
                 time.sleep(0.001)
         except BaseException:  # Ctrl-C
-            self._handle.value = handle.value
+            if self._ender.get("handle") is handle:
+                if handle:
+                    self._handle.value = handle.value
+                self._ender.clear()
             raise
         return handle
 

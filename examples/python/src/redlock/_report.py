@@ -7,12 +7,14 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, find, load
+from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, find, load, noting
 from ._waiting import ending
 
 _EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
           8: "node back"}
 _WHYS = {2: FAILURES, 4: FAILURES, 5: REASONS, 6: ENDINGS}
+# The threads that are in a function for events, or in a logger.
+reporting: list[int] = []
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: 5}
 
 
@@ -40,7 +42,7 @@ def observer(function: Callable[[Event], object]) -> Any:
         function(Event(_EVENTS.get(event.kind, "other"), named.decode(errors="replace"), event.time_us / 1e6,
                        _WHYS.get(event.kind, {}).get(event.why, "other" if event.why else ""), event.attempts, bool(event.renewal), (event.text or b"").decode(errors="replace")))
 
-    return ON_EVENT(call)
+    return ON_EVENT(noting(reporting, call))
 
 
 _log: list[Any] = []
@@ -61,7 +63,7 @@ def log_to(logger: logging.Logger | None, library: str | None = None) -> None:
     def call(level: int, message: bytes, _user: Any) -> None:
         to.log(_LEVELS.get(level, logging.INFO), "%s", message.decode(errors="replace"))
 
-    callback = ON_LOG(call)
+    callback = ON_LOG(noting(reporting, call))
     functions.redlock_set_log(level, callback, None)  # the one before is over when this returns
     _log[:] = [callback]
     # The library's threads still run while the interpreter ends.
