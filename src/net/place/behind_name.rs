@@ -147,12 +147,8 @@ pub(super) mod tests {
             .enumerate()
             .filter(|(at, _)| words.as_bytes()[*at] != b'.')
             .collect();
-        of_name(
-            &(1..=words.len())
-                .map(|port| at(port as u16))
-                .collect::<Vec<_>>(),
-            told,
-        )
+        let addresses: Vec<_> = (1..).map(at).take(words.len()).collect();
+        of_name(&addresses, told)
     }
 
     #[test]

@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 26] = [
+const ELSEWHERE: [Mutant; 27] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -55,6 +55,7 @@ const ELSEWHERE: [Mutant; 26] = [
     Mutant::NewestCounts,
     Mutant::JoinedIsNew,
     Mutant::FewOpen,
+    Mutant::FewAddressesAreMost,
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
     Mutant::MovedBeatsMap,
