@@ -14,7 +14,7 @@ const AT_MOST: usize = 10;
 /// For each processor, however busy it is.
 const AT_LEAST: usize = 3;
 /// Threads and processes for each processor that want to run: each that comes next has to wait for them.
-const BUSY: usize = 2;
+const BUSY: usize = 3;
 /// The files that a test opens, roughly.
 const FILES: u64 = 64;
 /// Then it goes on anyhow.
