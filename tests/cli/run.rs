@@ -2249,8 +2249,9 @@ fn idle_it_costs_next_to_nothing() {
     let memory: u64 = processes.iter().map(kib).sum();
     println!("{used} ticks in 5 s, {memory} KiB");
     assert!(used <= 3, "{used} ticks of 10 ms in 5 s");
-    // A debug build is larger. The release build's figure is in the command's step of CI.
-    let limit = if cfg!(debug_assertions) { 20 } else { 8 };
+    // A debug build is larger, and what the two share is counted twice here. The release build's figure is in the command's
+    // step of CI.
+    let limit = if cfg!(debug_assertions) { 24 } else { 8 };
     assert!(memory <= limit * 1024, "{memory} KiB");
 }
 
