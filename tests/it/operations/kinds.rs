@@ -39,7 +39,11 @@ fn members(server: &Server, name: &str) -> i64 {
 
 /// All of them are on all nodes. (A grant that did not count and is not undone yet is on one alone.)
 fn settled(servers: &[Server], name: &str, count: i64) {
-    let all = |server: &Server| server.command(&["ZRANGE", name, "0", "-1"]);
+    // Each node has them in the order in which they arrived there.
+    let all = |server: &Server| {
+        let all = server.command(&["ZRANGE", name, "0", "-1"]);
+        redis::from_redis_value::<BTreeSet<Vec<u8>>>(all).unwrap()
+    };
     eventually("all nodes have them", || {
         let first = all(&servers[0]);
         let is_there = |server: &Server| members(server, name) == count && all(server) == first;
