@@ -181,3 +181,34 @@ impl<T: Send + 'static> Threads<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first one answers once the second one has been asked, too; the second one never does.
+    #[test]
+    fn all_are_asked_at_once_and_waited_for_until_the_answers_are_enough() {
+        let (asked, is_asked) = channel::<()>();
+        let (_ended, ends) = channel::<()>();
+        type Ask = Box<dyn FnOnce(SendPart<'_, ()>) -> Result<u8, Cause> + Send>;
+        let first: Ask = Box::new(move |_| {
+            is_asked.recv().unwrap();
+            Ok(1)
+        });
+        let second: Ask = Box::new(move |_| {
+            asked.send(()).unwrap();
+            let _ = ends.recv();
+            Ok(2)
+        });
+        let terms = AskTerms {
+            name: "test",
+            patience: Duration::from_secs(60),
+            silence: Cause::NotAsked,
+            abandoned: None,
+        };
+        let asks = [first, second].into_iter().enumerate();
+        let answers = ask_until(asks, terms, |_, ()| {}, |answers| !answers.is_empty());
+        assert!(matches!(answers.get(&0), Some(Ok(1))) && answers.len() == 1);
+    }
+}

@@ -445,18 +445,6 @@ impl Poller {
         self.phase = PollerPhase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
     }
 
-    /// Until when the poller need not try a lock that is free: it follows no notification, since earlier ones were wrong, or
-    /// pauses after the third split vote in a row, or a later one.
-    #[cfg(test)]
-    pub(crate) fn cautious_until(&self) -> Instant {
-        match self.phase {
-            PollerPhase::Sleeping(until) if self.splits.failures() >= 3 => {
-                until.max(self.eagerness.not_before)
-            }
-            _ => self.eagerness.not_before,
-        }
-    }
-
     /// Notes a node's message that the lock may be free.
     pub(crate) fn notified(&mut self, node: usize) {
         self.wakeup.notified.add(node);

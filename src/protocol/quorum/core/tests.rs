@@ -46,6 +46,27 @@ impl World {
         }
     }
 
+    /// A node at `h:1`, one of this many, that sits out for a second, with its worker, since its server has just been started.
+    fn sitting_out(nodes: usize) -> World {
+        let mut world = World::new();
+        let guard = Guard::new(1000 * MS, nodes);
+        let addresses = std::iter::once((Arc::from("h:1"), Some(guard)));
+        let timeouts = world.core.timeouts;
+        world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
+        world.begin_to_connect();
+        let connected = Ok(Handshake {
+            uptime: Some((Duration::ZERO, world.now)),
+            ..Handshake::default()
+        });
+        assert!(world.core.connected(0, connected, world.now));
+        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
+        assert!(
+            matches!(tasks, [Next::Adopt { .. }, Next::Wait { .. }]),
+            "{tasks:?}"
+        );
+        world
+    }
+
     /// A node that is connected, to which an acquire is being written.
     fn sending() -> World {
         let mut world = World::new();

@@ -4,6 +4,19 @@ use super::*;
 use crate::protocol::commands::queue::{Channel, LockInfo};
 use crate::values::clock;
 
+impl Poller {
+    /// Until when the poller need not try a lock that is free: it follows no notification, since earlier ones were wrong, or
+    /// pauses after the third split vote in a row, or a later one.
+    pub(crate) fn cautious_until(&self) -> Instant {
+        match self.phase {
+            PollerPhase::Sleeping(until) if self.splits.failures() >= 3 => {
+                until.max(self.eagerness.not_before)
+            }
+            _ => self.eagerness.not_before,
+        }
+    }
+}
+
 const MS: Duration = Duration::from_millis(1);
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 const DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));

@@ -105,22 +105,7 @@ fn what_a_connection_brings_after_it_was_ended_does_not_hide_why_it_was_ended() 
 #[test]
 fn a_server_that_sits_out_is_left_once_another_one_has_its_keys() {
     for mutant in [None, Some(Mutant::SitOutWithoutKeys)] {
-        let mut world = World::new();
-        let guard = Guard::new(1000 * MS, 3);
-        let addresses = std::iter::once((Arc::from("h:1"), Some(guard)));
-        let timeouts = world.core.timeouts;
-        world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
-        world.begin_to_connect();
-        let connected = Ok(Handshake {
-            uptime: Some((Duration::ZERO, world.now)),
-            ..Handshake::default()
-        });
-        assert!(world.core.connected(0, connected, world.now));
-        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-        assert!(
-            matches!(tasks, [Next::Adopt { .. }, Next::Wait { .. }]),
-            "{tasks:?}"
-        );
+        let mut world = World::sitting_out(3);
         world.input(Input::Moved("h:1".into()));
         assert!(world.core.nodes[0].is_quarantined(), "it is there already");
         set_mutant(mutant);

@@ -2,23 +2,6 @@
 
 use super::*;
 
-/// A node that sits out for a second, with its worker, since its server has just been started.
-fn sitting_out() -> World {
-    let mut world = World::new();
-    let addresses = std::iter::once((Arc::from("h:1"), Some(Guard::new(1000 * MS, 1))));
-    let timeouts = world.core.timeouts;
-    world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
-    world.begin_to_connect();
-    let connected = Ok(Handshake {
-        uptime: Some((Duration::ZERO, world.now)),
-        ..Handshake::default()
-    });
-    assert!(world.core.connected(0, connected, world.now));
-    let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Wait { .. }]));
-    world
-}
-
 /// A node that is connected, and one that was never connected.
 fn connected_and_away() -> [World; 2] {
     let mut connected = World::new();
@@ -37,7 +20,7 @@ fn is_news(world: &mut World, work: impl FnOnce(&mut World)) -> bool {
 #[test]
 fn the_worker_of_a_node_that_has_sat_out_connects_it_for_an_operation() {
     for (since, expected) in [(Duration::ZERO, false), (60_000 * MS, true)] {
-        let mut world = sitting_out();
+        let mut world = World::sitting_out(1);
         world.now += since;
         assert_eq!(is_news(&mut world, World::acquire), expected, "{since:?}");
     }
@@ -49,7 +32,7 @@ fn the_worker_of_a_node_that_has_sat_out_connects_it_for_an_operation() {
 #[test]
 fn the_worker_of_a_node_that_sits_out_writes_what_the_node_is_owed() {
     let owe = |world: &mut World| world.core.add_debt(0, Some(Debt::release(key(b"a"))));
-    assert!(is_news(&mut sitting_out(), owe));
+    assert!(is_news(&mut World::sitting_out(1), owe));
     for mut world in connected_and_away() {
         assert!(!is_news(&mut world, owe));
     }
