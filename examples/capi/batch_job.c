@@ -1,7 +1,7 @@
 /*
  * A job that many hosts start and one runs, in C. From the top of the checkout:
  *
- *     cargo rustc --release --features capi --crate-type cdylib,staticlib
+ *     cargo rustc --release --features capi,tls --crate-type cdylib,staticlib
  *     cc -Isrc examples/capi/batch_job.c target/release/libredlock_sync.a -lpthread -ldl -lm -o batch_job
  *     ./batch_job redis://127.0.0.1:6379          # or the URLs of 3 or 5 independent servers
  *
