@@ -12,8 +12,8 @@ use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
 use crate::net::place::directory::Place;
+use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed::Owed;
-use crate::protocol::calls::way::{self, CandidateLane};
 use crate::protocol::commands::slots::{self, Endpoint, Map};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
@@ -193,7 +193,7 @@ impl Lanes {
             self.keep(&self.shards(), changes);
         }
         let mut known = lock(&self.known);
-        let lane = way::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
+        let lane = lane_choice::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
             let places = self.base.places().iter();
             let places = places.map(|place| place.of_slot(slot)).collect();
             self.add(&mut known, places)
@@ -260,7 +260,7 @@ impl Lanes {
         let mut known = lock(&self.known);
         known.changes = changes;
         known.by_slot.clear();
-        let unused = way::unused(known.lanes.iter().cloned(), slots);
+        let unused = lane_choice::unused(known.lanes.iter().cloned(), slots);
         known.lanes.retain(|lane| !unused.contains(lane));
         drop(known);
         drop(unused);
@@ -393,7 +393,7 @@ impl OtherLanes for Weak<Lanes> {
     }
 }
 
-impl way::LaneSource for &Lanes {
+impl lane_choice::LaneSource for &Lanes {
     type Lane = Arc<Lane>;
 
     fn lane(&mut self, slot: u16) -> Arc<Lane> {

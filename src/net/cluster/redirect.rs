@@ -9,9 +9,9 @@ use crate::net::driver::leader::Caller;
 use crate::net::driver::renewals::Round;
 use crate::net::driver::timetable::Due;
 use crate::net::place::directory::Place;
+use crate::protocol::calls::lane_choice;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::Redirect;
-use crate::protocol::calls::way;
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
@@ -86,7 +86,7 @@ impl Lanes {
         let is_closed = lock(&self.left).owed.is_closed();
         let now = (!is_closed).then(|| self.of(&op.key.resource));
         let was_sent = |lane: &Arc<Lane>| lane == began || last.as_ref() == Some(lane);
-        for lane in way::behind(Some(acquired.clone()), now, was_sent) {
+        for lane in lane_choice::behind(Some(acquired.clone()), now, was_sent) {
             if let Some(op) = Redirect::behind(op) {
                 lane.driver.run(op);
             }
@@ -225,8 +225,13 @@ impl Lanes {
         answer: &Answer,
     ) -> Option<(Arc<Lane>, Op)> {
         let is_from = |lane: &Arc<Lane>| std::ptr::eq(&*lane.driver, from);
-        let (lane, op, pause) =
-            way::LaneSource::step(&mut { self }, redirect, answer, is_from, clock::instant())?;
+        let (lane, op, pause) = lane_choice::LaneSource::step(
+            &mut { self },
+            redirect,
+            answer,
+            is_from,
+            clock::instant(),
+        )?;
         thread::sleep(pause);
         Some((lane, op))
     }
@@ -251,11 +256,11 @@ impl Lanes {
     /// Sends a release to the server that has the key.
     fn deliver(&self, release: OwedRelease) {
         let slot = release.slot();
-        let lane = way::LaneSource::lane_of(&mut { self }, &release);
+        let lane = lane_choice::LaneSource::lane_of(&mut { self }, &release);
         let answer = lane.driver.run(release.op.clone());
         let places = lane.places();
         self.learn(places, slot, Redirect::of(&answer, slot));
-        way::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
+        lane_choice::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();

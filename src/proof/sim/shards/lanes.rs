@@ -10,9 +10,9 @@ use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
 use super::servers::{SERVERS, address, server_at};
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::elsewhere::{Elsewhere, Hint};
+use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
-use crate::protocol::calls::way::{self, CandidateLane, LaneSource};
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::guard::Guard;
@@ -183,7 +183,7 @@ impl ShardWorld {
 
     /// The lane to the masters of a slot.
     pub(super) fn lane(&mut self, p: usize, slot: u16) -> usize {
-        if let Some(lane) = way::best(self.open_lanes(p), slot) {
+        if let Some(lane) = lane_choice::best(self.open_lanes(p), slot) {
             return lane.number;
         }
         self.add_lane(p, vec![Place::of(slot); self.clusters.len()])
@@ -222,7 +222,7 @@ impl ShardWorld {
             .filter_map(|map| map.map().cloned());
         let maps: Vec<Arc<Map>> = maps.collect();
         let slots = slots::combinations(&maps);
-        let unused = way::unused(self.open_lanes(p), &slots);
+        let unused = lane_choice::unused(self.open_lanes(p), &slots);
         let unused: Vec<usize> = unused.into_iter().map(|lane| lane.number).collect();
         for lane in unused {
             self.processes[p].lanes[lane].state = LaneState::Unused;
@@ -342,7 +342,7 @@ impl ShardWorld {
         let now = self.lane(p, slot(&op.key.resource));
         let own = &self.processes[p].threads[thread];
         let was_sent = |lane: &usize| *lane == l || own.lane == Some(*lane);
-        for lane in way::behind(own.acquired, Some(now), was_sent) {
+        for lane in lane_choice::behind(own.acquired, Some(now), was_sent) {
             self.submit_to(p, lane, NO_THREAD, op.clone());
         }
     }

@@ -7,7 +7,7 @@
 //! the servers' opinions when they were asked.
 //!
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
-//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`LaneSource`](crate::protocol::calls::way::LaneSource),
+//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`LaneSource`](crate::protocol::calls::lane_choice::LaneSource),
 //! [`Owed`](crate::protocol::calls::owed::Owed) and [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads and
 //! sockets are imitated.
 //!
