@@ -8,7 +8,7 @@
 //! - `findings`: the findings so far
 //! - `trial`: a node that refuses what locks need
 //! - `server`: one server, by its INFO
-//! - `way`: the way to a node
+//! - `network_path`: the way to a node
 //! - `judge`: all of these, and findings that concern several nodes
 //! - `set`: a set, by its sentinels
 //! - `coverage`: a Redis Cluster as a whole
@@ -20,9 +20,9 @@ pub(crate) mod facts;
 pub(crate) mod finding;
 mod findings;
 pub(crate) mod judge;
+mod network_path;
 mod server;
 pub(crate) mod set;
 #[cfg(test)]
 mod tests;
 mod trial;
-mod way;
