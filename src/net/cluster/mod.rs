@@ -3,11 +3,11 @@
 //! In reading order:
 //!
 //! - `lanes`: connections for each combination of masters
-//! - `redirect`: operations that servers have redirected
+//! - `lane_redirects`: operations that servers have redirected
 //! - `closing`: the end of lanes, and what they still owe then
 //! - `route`: the way of a call's or a lock's operations, chosen once
 
 pub(crate) mod closing;
+mod lane_redirects;
 pub(crate) mod lanes;
-mod redirect;
 pub(crate) mod route;
