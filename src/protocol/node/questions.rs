@@ -83,13 +83,13 @@ pub(crate) struct QuestionTerms {
 struct QuestionCall<S, T> {
     begun: Instant,
     time: Duration,
-    servers: Vec<(S, Waits<T>)>,
+    servers: Vec<(S, QuestionState<T>)>,
     /// Whether it has heard something since it looked last.
     has_news: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Waits<T> {
+enum QuestionState<T> {
     /// For the question of this number, which began then.
     For(u64, Instant),
     Heard(Instant, T),
@@ -153,7 +153,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
         server: &S,
         terms: QuestionTerms,
         questions: &mut Vec<Question<S>>,
-    ) -> Waits<T> {
+    ) -> QuestionState<T> {
         let QuestionTerms { now, lasts, .. } = terms;
         let all = self.servers.values();
         let under_way: usize = all.map(|server| server.under_way.len()).sum();
@@ -174,10 +174,10 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
                 true => now,
                 false => one.asked,
             };
-            return Waits::For(one.number, since);
+            return QuestionState::For(one.number, since);
         }
         if asked.under_way.len() >= MAX_QUESTIONS || under_way >= terms.most {
-            return Waits::NotAsked;
+            return QuestionState::NotAsked;
         }
         asked.asked = now;
         asked.under_way.push(UnderWay {
@@ -192,7 +192,7 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
             asked: now,
             lasts,
         });
-        Waits::For(number, now)
+        QuestionState::For(number, now)
     }
 
     /// Notes that a question's thread turns to the server now, and returns whether it may: one that begins late does not
@@ -240,12 +240,12 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
         for call in self.calls.values_mut() {
             for (_, waits) in &mut call.servers {
                 let asked = match *waits {
-                    Waits::For(which, _) if which != number => continue,
-                    Waits::For(..) if mutant(Mutant::AnswerIsNew) => now,
-                    Waits::For(_, asked) => asked,
-                    Waits::Heard(..) | Waits::NotAsked => continue,
+                    QuestionState::For(which, _) if which != number => continue,
+                    QuestionState::For(..) if mutant(Mutant::AnswerIsNew) => now,
+                    QuestionState::For(_, asked) => asked,
+                    QuestionState::Heard(..) | QuestionState::NotAsked => continue,
                 };
-                *waits = Waits::Heard(asked, answer.clone());
+                *waits = QuestionState::Heard(asked, answer.clone());
                 call.has_news = true;
             }
         }
@@ -265,10 +265,12 @@ impl<S: Ord + Clone, T: Clone> Questions<S, T> {
         };
         let is_over = now >= call.begun + call.time;
         let heard = call.servers.iter().map(|(server, waits)| match waits {
-            Waits::Heard(asked, answer) => Heard::Answer(answer, *asked),
-            Waits::NotAsked => Heard::NotAsked,
-            Waits::For(..) if !is_over => Heard::Pending,
-            Waits::For(number, asked) => self.unanswered(server, (*number, *asked), call, now),
+            QuestionState::Heard(asked, answer) => Heard::Answer(answer, *asked),
+            QuestionState::NotAsked => Heard::NotAsked,
+            QuestionState::For(..) if !is_over => Heard::Pending,
+            QuestionState::For(number, asked) => {
+                self.unanswered(server, (*number, *asked), call, now)
+            }
         });
         (heard.collect(), is_over)
     }
