@@ -9,10 +9,10 @@ use crate::errors::cause::Cause;
 use crate::errors::lock_error::{
     Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, done_suffix,
 };
+use crate::values::arithmetic::{Ballot, Tally};
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
-use crate::values::quorum::{Ballot, Tally};
 use crate::values::token::RandomError;
 
 /// Why an operation on a lock did not succeed.
@@ -375,7 +375,7 @@ impl StdError for NodeError {}
 mod tests {
     use super::*;
     use crate::errors::cause::Limit;
-    use crate::values::quorum::NodeSet;
+    use crate::values::arithmetic::NodeSet;
 
     #[test]
     fn the_error_is_small() {

@@ -18,8 +18,8 @@ use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;
+use crate::values::arithmetic::Ttl;
 use crate::values::clock::{self, Point, millis};
-use crate::values::quorum::Ttl;
 use crate::values::sync::thread;
 
 /// A call that acquires a lock. The call leaves the queue however its thread ends.

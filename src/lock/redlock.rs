@@ -24,9 +24,9 @@ use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
+use crate::values::arithmetic::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
-use crate::values::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::values::token::Token;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.

@@ -10,7 +10,7 @@ use crate::errors::lock_error::LostReason;
 use crate::lock::lock::{Lock, with_work_done};
 use crate::lock::redlock::Redlock;
 use crate::net::cluster::route::Route;
-use crate::values::quorum::Ttl;
+use crate::values::arithmetic::Ttl;
 
 thread_local! {
     /// The locks that this thread holds reentrantly. Without a destructor it stays usable while the thread ends; the

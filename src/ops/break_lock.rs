@@ -6,8 +6,8 @@ use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
 use crate::protocol::commands::script::Key;
 use crate::protocol::quorum::answer::Outcome;
+use crate::values::arithmetic::NodeSet;
 use crate::values::lock_value::ValueRole;
-use crate::values::quorum::NodeSet;
 
 impl Redlock {
     /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns

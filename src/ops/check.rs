@@ -23,8 +23,8 @@ use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::{slots, witness_keys};
 use crate::protocol::node::guard::DEFAULT_TTL;
+use crate::values::arithmetic::{NodeSet, Ttl};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Ttl};
 use crate::values::token::Token;
 
 /// How long the lock that the check takes stays at most.

@@ -15,9 +15,9 @@ use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::look::{self, FLUSHED, Look};
 use crate::protocol::node::witness::{self, was_flushed};
+use crate::values::arithmetic::Ttl;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::Ttl;
 
 /// How many round trips are measured for each node.
 const PINGS: usize = 10;

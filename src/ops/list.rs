@@ -11,8 +11,8 @@ use crate::net::place::ask_each::SendPart;
 use crate::ops::found::{Answer, FoundKey, ListedLock};
 use crate::ops::query::Query;
 use crate::ops::scan::{Page, ScannedKey, What, scan};
+use crate::values::arithmetic::{NodeSet, majority};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, majority};
 
 /// The time for a page, in node timeouts: a page takes two questions, four if there are sets, and more to answer than a
 /// lock.

@@ -7,8 +7,8 @@ use crate::ops::rules::facts::{Facts, NodeReport, Rules, TrialLock, median};
 use crate::ops::rules::finding::{Finding, Severity};
 use crate::ops::rules::judge::judge;
 use crate::protocol::commands::server_info::ServerInfo;
+use crate::values::arithmetic::majority;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::majority;
 
 /// The result of [`Redlock::check`](crate::Redlock::check). `Display` gives a line for each finding, the worst first; nothing if there are
 /// none.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::errors::error::NodeErrors;
 use crate::ops::holder::Holder;
+use crate::values::arithmetic::majority;
 use crate::values::lock_value::ValueRole;
-use crate::values::quorum::majority;
 
 /// The nodes' answers about a lock, taken together.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::script::Key;
 use crate::protocol::quorum::answer::{Answer, Outcome};
+use crate::values::arithmetic::{NodeSet, Tally, Ttl};
 use crate::values::clock::Point;
-use crate::values::quorum::{NodeSet, Tally, Ttl};
 use crate::values::token::Token;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::settings::tls::Tls;
+use crate::values::arithmetic::Ttl;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::Ttl;
 
 /// The longest timeout: no call blocks for longer than a person would wait.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);

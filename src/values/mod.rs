@@ -5,7 +5,7 @@
 //! - `config_error`: a value that cannot work
 //! - `clock`: the only file that reads a clock
 //! - `sync`: poisoned mutexes, in one place
-//! - `quorum`: quorum, ttl, validity, deadline: the arithmetic of Redlock
+//! - `arithmetic`: quorum, ttl, validity, deadline: the arithmetic of Redlock
 //! - `random`, `backoff`: pauses
 //! - `token`: the random value that identifies one acquisition
 //! - `label`: the holder's label, stored after the token
@@ -13,6 +13,7 @@
 //! - `last_run`: the mark of a run that succeeded
 //! - `prefix`: the prefix of all names
 
+pub(crate) mod arithmetic;
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod config_error;
@@ -20,7 +21,6 @@ pub(crate) mod label;
 pub(crate) mod last_run;
 pub(crate) mod lock_value;
 pub(crate) mod prefix;
-pub(crate) mod quorum;
 pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod token;

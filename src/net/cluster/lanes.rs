@@ -19,8 +19,8 @@ use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::refreshes::Refreshes;
 use crate::settings::options::Options;
+use crate::values::arithmetic::spare;
 use crate::values::clock;
-use crate::values::quorum::spare;
 use crate::values::sync::{Condvar, Mutex, PoisonError, guarded, lock, start_thread, thread};
 
 /// The number of threads that connect or close lanes at the same time.

@@ -35,8 +35,8 @@ use crate::protocol::quorum::answer::{Answer, Outcome};
 #[cfg(feature = "cli")]
 use crate::protocol::quorum::core::OwedTo;
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
-use crate::values::quorum::NodeSet;
 use crate::values::sync::{
     MutexGuard,
     atomic::{AtomicUsize, Ordering},

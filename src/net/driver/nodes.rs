@@ -33,9 +33,9 @@ use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
 use crate::settings::tls::Tls;
+use crate::values::arithmetic::{NodeSet, Ttl, spare};
 use crate::values::clock;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Ttl, spare};
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},

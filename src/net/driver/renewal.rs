@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, key, ttl};
-    use crate::values::quorum::Deadline;
+    use crate::values::arithmetic::Deadline;
     use crate::values::token::jitter;
 
     /// The warning was due two seconds ago, when the lock was valid, and its thread starts now.

@@ -151,8 +151,8 @@ mod tests {
     use crate::net::driver::observe::Observer;
     use crate::protocol::calls::lease::Lease;
     use crate::protocol::commands::script::Key;
+    use crate::values::arithmetic::{Deadline, Ttl};
     use crate::values::clock;
-    use crate::values::quorum::{Deadline, Ttl};
     use crate::values::token::{Token, jitter};
 
     const S: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use crate::ops::rules::facts::{Facts, Location, Rules};
 use crate::ops::rules::finding::{Finding, Severity};
 use crate::ops::rules::findings::Findings;
 use crate::ops::rules::trial::advice;
-use crate::values::quorum::spare;
+use crate::values::arithmetic::spare;
 
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;

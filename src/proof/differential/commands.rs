@@ -13,9 +13,9 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::INSPECT;
 use crate::testing::store::request::parse;
 use crate::testing::store::{Value, members};
+use crate::values::arithmetic::Ttl;
 use crate::values::label::Label;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::Ttl;
 use crate::values::token::Token;
 
 /// How often a command is drawn until it calls the script that is aimed at.

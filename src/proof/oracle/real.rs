@@ -20,9 +20,9 @@ use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
 use crate::testing::store::request::parse;
 use crate::testing::store::{Store, Value};
+use crate::values::arithmetic::{Deadline, Ttl};
 use crate::values::clock::Point;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{Deadline, Ttl};
 use crate::values::token::Token;
 
 pub(super) const NODES: usize = 3;

@@ -13,7 +13,7 @@ use crate::protocol::calls::lease::{Extended, Extension};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
-use crate::values::quorum::{Deadline, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
 use crate::values::token::Token;
 
 // ---- what a thread does next

@@ -15,7 +15,7 @@ use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 impl World {
     /// Everything that a client can do at this moment.

@@ -9,8 +9,8 @@ use super::world::{Count, World};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::renewals::{Due, Renewed};
 use crate::protocol::quorum::answer::Answer;
+use crate::values::arithmetic::NodeSet;
 use crate::values::clock::Point;
-use crate::values::quorum::NodeSet;
 
 impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {

@@ -7,7 +7,7 @@ use super::world::{Belief, Count, Event, TokenHistory, World};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::quorum::answer::{Answer, Outcome};
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 impl World {
     /// An operation ends within its time, unless the process was stopped.

@@ -9,7 +9,7 @@ use super::conditions::{Conditions, Locks};
 use super::connection::Net;
 use super::server::Server;
 use super::world::{Checks, Count, Counts, Event, World};
-use crate::values::quorum::Ttl;
+use crate::values::arithmetic::Ttl;
 
 impl World {
     pub(super) fn new(seed: u64, traced: bool) -> World {

@@ -11,7 +11,7 @@ use super::counts::counts;
 use super::place::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
-use crate::values::quorum::{Deadline, NodeSet, majority};
+use crate::values::arithmetic::{Deadline, NodeSet, majority};
 
 pub(super) struct World {
     pub(super) t: u64,

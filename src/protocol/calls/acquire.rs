@@ -22,8 +22,8 @@ use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::attempt::{Attempt, Rejection};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::waiter::{AcquireRequest, PlainTry, WaitFailure, WaiterAction};
+use crate::values::arithmetic::majority;
 use crate::values::clock::Point;
-use crate::values::quorum::majority;
 
 /// How often the program is asked, while it waits, whether to go on.
 const ASK: Duration = Duration::from_millis(50);

@@ -9,9 +9,9 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::majority;
 use crate::values::clock::Point;
 use crate::values::last_run::LastRun;
-use crate::values::quorum::majority;
 
 /// Returns the operation that marks the work as done, to be kept for the rest of `period` since the work began. `None`:
 /// the validity is over (rule R80).
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::proof::fixtures::{key, later, ttl};
     use crate::protocol::mutants::set_mutant;
-    use crate::values::quorum::Deadline;
+    use crate::values::arithmetic::Deadline;
 
     const S: Duration = Duration::from_secs(1);
 

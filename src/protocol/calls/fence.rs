@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, key, later, ttl, unavailable};
-    use crate::values::quorum::{Deadline, NodeSet};
+    use crate::values::arithmetic::{Deadline, NodeSet};
 
     fn answer(outcome: Outcome, numbers: Option<(u64, u64)>, now: Point) -> Answer {
         Answer {

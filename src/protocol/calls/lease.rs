@@ -10,8 +10,8 @@ use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
 use crate::values::clock::Point;
-use crate::values::quorum::{Deadline, NodeSet, Ttl};
 
 /// The loss of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

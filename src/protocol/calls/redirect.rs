@@ -21,7 +21,7 @@ use crate::protocol::node::address::NAMED;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::{Named, Op};
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 /// How often an operation is sent on that a caller waits for.
 const MOST: u32 = 5;

@@ -152,7 +152,7 @@ mod tests {
     use crate::protocol::commands::vote::NOTIFIED;
     use crate::protocol::quorum::answer::Outcome;
     use crate::protocol::waiting::waiter::AcquireRequest;
-    use crate::values::quorum::NodeSet;
+    use crate::values::arithmetic::NodeSet;
 
     fn release(kind: Kind, fair: bool) -> Release {
         Release {

@@ -16,8 +16,8 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{ACQUIRE_IN_ORDER, DONE, Script};
 use crate::protocol::commands::vote::{NOTIFIED, OtherUse, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::arithmetic::Ttl;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::Ttl;
 use crate::values::token::Token;
 
 impl Action {

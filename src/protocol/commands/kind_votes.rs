@@ -2,7 +2,7 @@
 
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::values::quorum::{NodeSet, Tally};
+use crate::values::arithmetic::{NodeSet, Tally};
 
 /// The numbers that nodes have granted.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::quorum::{Ballot, Verdict};
+    use crate::values::arithmetic::{Ballot, Verdict};
 
     fn permit(permits: u16, slot: Option<u16>) -> Kind {
         Kind::Permit { permits, slot }

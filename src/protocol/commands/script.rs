@@ -9,10 +9,10 @@ use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::means::{Beside, Means, Names, Scripts};
 use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::vote::Proof;
+use crate::values::arithmetic::{Ballot, NodeSet, Ttl};
 use crate::values::label::Label;
 use crate::values::lock_value::{self, LockValue, Since};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{Ballot, NodeSet, Ttl};
 use crate::values::token::Token;
 
 /// An action on a lock, carried out on every node.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::errors::elsewhere::Elsewhere;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::values::quorum::{Ttl, drift};
+use crate::values::arithmetic::{Ttl, drift};
 
 /// How long a refused debt is repeated if the ttl is unknown because another process acquired the lock.
 const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);

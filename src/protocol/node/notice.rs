@@ -98,7 +98,7 @@ mod tests {
     use crate::proof::fixtures;
     use crate::protocol::commands::queue::LockInfo;
     use crate::protocol::commands::script::Notify;
-    use crate::values::quorum::{NodeSet, Ttl};
+    use crate::values::arithmetic::{NodeSet, Ttl};
 
     const RELEASE: Action = Action::Release(Notify::First);
 

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 /// How long a node is waited for at a time: about a tick of the kernel's clock, which is as short as a
 /// socket can wait.

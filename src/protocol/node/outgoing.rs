@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 /// The commands sent to several nodes together.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::vote::NOTIFIED;
 use crate::protocol::node::node::Node;
 use crate::protocol::quorum::votes::{Remarks, Votes};
-use crate::values::quorum::{Ballot, NodeSet, Tally};
+use crate::values::arithmetic::{Ballot, NodeSet, Tally};
 
 pub(crate) enum Outcome {
     /// The nodes that the operation was sent to.

@@ -35,8 +35,8 @@ use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Operations;
 use crate::protocol::quorum::view::View;
+use crate::values::arithmetic::{NodeSet, Verdict};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Verdict};
 use crate::values::random::Rng;
 
 /// An event at a node's connection, or at the thread that has it.
@@ -128,7 +128,7 @@ impl<W> Core<W> {
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
     pub(crate) fn owed(&self) -> OwedTo {
-        let spare = crate::values::quorum::spare(self.nodes.len());
+        let spare = crate::values::arithmetic::spare(self.nodes.len());
         let (owed, connected) = (self.which(Node::is_owed), self.connected_nodes());
         match owed.len() > spare {
             false => OwedTo::Few,

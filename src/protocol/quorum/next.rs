@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::protocol::node::directory::FoundMaster;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 /// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

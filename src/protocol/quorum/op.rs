@@ -9,7 +9,7 @@ use crate::protocol::commands::queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::values::quorum::{Ballot, NodeSet};
+use crate::values::arithmetic::{Ballot, NodeSet};
 
 /// A request to all nodes.
 #[derive(Clone)]

@@ -19,8 +19,8 @@ use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::view::View;
 use crate::protocol::quorum::votes::Votes;
+use crate::values::arithmetic::{NodeSet, Verdict, majority, spare};
 use crate::values::prefix::Prefix;
-use crate::values::quorum::{NodeSet, Verdict, majority, spare};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {

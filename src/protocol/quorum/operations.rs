@@ -12,8 +12,8 @@ use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::view::View;
+use crate::values::arithmetic::NodeSet;
 use crate::values::prefix::Prefix;
-use crate::values::quorum::NodeSet;
 
 /// The number of slots that are kept for operations to come.
 const SLOTS: usize = 64;

@@ -12,7 +12,7 @@ use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::retry_after;
 use crate::protocol::node::node::Node;
-use crate::values::quorum::{Ballot, NodeSet, Tally, spare};
+use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
 
 /// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.
 #[derive(Clone, Debug, Default)]

@@ -21,8 +21,8 @@ use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::subscriptions::Subscriptions;
+use crate::values::arithmetic::{NodeSet, majority};
 use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
-use crate::values::quorum::{NodeSet, majority};
 use crate::values::random::Rng;
 
 /// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::commands::queue::Channel;
 use crate::protocol::quorum::op::Op;
-use crate::values::quorum::{NodeSet, majority};
+use crate::values::arithmetic::{NodeSet, majority};
 
 /// How long subscriptions and idle queues are kept after their last use.
 pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(1);

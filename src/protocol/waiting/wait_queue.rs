@@ -23,8 +23,8 @@ use crate::protocol::waiting::subscriptions::{KEPT_IDLE, Subscriptions};
 use crate::protocol::waiting::waiter::{
     AcquireRequest, PlainTry, Queued, WaitFailure, WaiterAction, WaiterState,
 };
+use crate::values::arithmetic::majority;
 use crate::values::clock::Point;
-use crate::values::quorum::majority;
 use crate::values::random::Rng;
 
 /// Waiters behind the front are woken explicitly; this only bounds the park.

@@ -8,9 +8,9 @@ use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::queue::{KnownHolder, QueueEntry, QueueTurn};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::poller::Poller;
+use crate::values::arithmetic::Ttl;
 use crate::values::clock::Point;
 use crate::values::label::Label;
-use crate::values::quorum::Ttl;
 
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]

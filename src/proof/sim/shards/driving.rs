@@ -24,7 +24,7 @@ use crate::protocol::node::witness::Witness;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 /// How long the first servers of a world have been up.
 const UP: Duration = Duration::from_secs(3600);

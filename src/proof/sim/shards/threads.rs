@@ -23,7 +23,7 @@ use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::subscriptions::SubscriberEvent;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
-use crate::values::quorum::Ttl;
+use crate::values::arithmetic::Ttl;
 use crate::values::token::Token;
 
 /// A thread, and what its calls need of its process.

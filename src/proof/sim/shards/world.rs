@@ -8,8 +8,8 @@ use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
 use crate::protocol::commands::slots::Map;
+use crate::values::arithmetic::{Deadline, NodeSet};
 use crate::values::clock::Point;
-use crate::values::quorum::{Deadline, NodeSet};
 
 pub(crate) struct ShardWorld {
     pub(super) t: u64,

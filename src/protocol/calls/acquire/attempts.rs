@@ -14,8 +14,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::waiting::waiter::{PlainTry, WaitFailure};
+use crate::values::arithmetic::Deadline;
 use crate::values::clock::Point;
-use crate::values::quorum::Deadline;
 
 impl<W: Clone> Acquire<W> {
     /// Begins an attempt.

@@ -5,7 +5,7 @@ use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process::one_thread::OneThread;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::quorum::answer::Outcome;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 fn request(end: Option<Instant>) -> AcquireRequest {
     AcquireRequest {

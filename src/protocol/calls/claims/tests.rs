@@ -8,7 +8,7 @@ use crate::protocol::calls::process::one_thread::OneThread;
 use crate::protocol::commands::queue::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
-use crate::values::quorum::{Deadline, NodeSet};
+use crate::values::arithmetic::{Deadline, NodeSet};
 
 fn claiming(end: Option<Duration>, now: Point) -> Claiming<u32> {
     let names: Arc<[Arc<[u8]>]> = ["a", "b", "c", "d"]

@@ -7,8 +7,8 @@ use crate::protocol::calls::lease::{Extended, Extension, HoldBound, Lease, Loss}
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::NodeSet;
 use crate::values::clock::Point;
-use crate::values::quorum::NodeSet;
 
 /// The action for a kept lock whose renewal is due.
 pub(crate) enum Due {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::proof::fixtures::{MS, NODE_TIMEOUT, later};
     use crate::protocol::calls::lease::tests::lease;
-    use crate::values::quorum::Deadline;
+    use crate::values::arithmetic::Deadline;
 
     #[test]
     fn a_renewal_is_due_every_third_of_the_ttl_and_never_in_the_past() {

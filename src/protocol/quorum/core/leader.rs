@@ -13,7 +13,7 @@ use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Wants;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 impl<W> Core<W> {
     pub(super) fn lead(&mut self, now: Instant) -> Next {

@@ -16,7 +16,7 @@ use crate::protocol::node::node::{Link, Node};
 use crate::protocol::node::standing::SitsOut;
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::{Next, ThreadRole};
-use crate::values::quorum::{Verdict, majority};
+use crate::values::arithmetic::{Verdict, majority};
 
 impl<W> Core<W> {
     pub(super) fn serve(&mut self, at: usize, now: Instant) -> Next {

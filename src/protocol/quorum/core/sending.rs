@@ -11,7 +11,7 @@ use crate::protocol::node::outgoing::{Outgoing, Output};
 use crate::protocol::node::pending::{Awaited, OperationId, Pending, SentCommand};
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::op::Op;
-use crate::values::quorum::NodeSet;
+use crate::values::arithmetic::NodeSet;
 
 impl<W> Core<W> {
     /// Collects the output for these nodes, the nearest first.

@@ -9,8 +9,8 @@ use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::subscriptions::KEPT_IDLE;
 use crate::protocol::waiting::wait_queue::{HandOffs, WaitQueues};
 use crate::protocol::waiting::waiter::WaiterState;
+use crate::values::arithmetic::Ttl;
 use crate::values::label::Label;
-use crate::values::quorum::Ttl;
 
 /// The maximum of hand-offs in a row, and the time for which they may go on, while other processes wait.
 const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));

@@ -5,8 +5,8 @@ use crate::errors::error::NodeErrors;
 use crate::protocol::commands::queue::{LockInfo, QueueTurn};
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
+use crate::values::arithmetic::Ttl;
 use crate::values::label::Label;
-use crate::values::quorum::Ttl;
 
 // For the simulation.
 impl<W: Clone> WaitQueues<W> {
