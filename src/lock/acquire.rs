@@ -14,7 +14,7 @@ use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::QueueTurn;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;

@@ -12,7 +12,7 @@ use crate::ops::inspect::member;
 use crate::ops::query::Query;
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::scripts::INSPECT;
 use crate::protocol::commands::witness_keys;
 use crate::values::prefix::Prefix;
@@ -74,7 +74,7 @@ impl ScannedKey {
             Some(_) if witness_keys::is_witness(&self.name) => true,
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
-                let is_turn = queue::is_channel(value);
+                let is_turn = node_queue::is_channel(value);
                 let is_mark = value.first().is_some_and(u8::is_ascii_digit);
                 let is_done = value.starts_with(last_run::HEAD);
                 is(Companion::Turn) && is_turn

@@ -29,7 +29,7 @@ use faults::Fault;
 use server::{Line, Server};
 
 use crate::proof::sim::basics::Random;
-use crate::protocol::commands::queue::Channel;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS};
 use crate::testing::server::{self as model, Replies};

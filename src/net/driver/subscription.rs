@@ -7,7 +7,7 @@ use crate::errors::server_error::Meaning;
 use crate::net::place::directory::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::values::clock;
 
@@ -64,7 +64,7 @@ impl Subscription {
                 Ok(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Ok(reply) => {
                     self.pinged = false;
-                    let key = queue::message(reply);
+                    let key = node_queue::message(reply);
                     // A server that sends other things without an end does not keep its reader here either.
                     if key.is_some() || clock::instant() >= until {
                         return Ok(key);

@@ -8,7 +8,7 @@ use super::keys::NAMES;
 use super::{CHANNELS, Pair, channel, packed};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::means::{Beside, Means, Scripts};
-use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};
+use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::INSPECT;
 use crate::testing::store::request::parse;

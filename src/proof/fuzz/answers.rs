@@ -11,7 +11,7 @@ use crate::net::place::{given, sentinels};
 use crate::ops::holder::Holder;
 use crate::ops::inspect;
 use crate::ops::waiters::Waiters;
-use crate::protocol::commands::queue::{self, LockInfo};
+use crate::protocol::commands::node_queue::{self, LockInfo};
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::commands::slots::{Ranges, SLOTS, combinations};
@@ -167,8 +167,8 @@ pub(super) fn messages(data: &[u8]) {
         if let Some(waiters) = Waiters::of_reply(&reply) {
             let _ = (waiters.count(), waiters.longest());
         }
-        if let Some(key) = queue::message(reply) {
-            let _ = queue::is_channel(&key);
+        if let Some(key) = node_queue::message(reply) {
+            let _ = node_queue::is_channel(&key);
         }
     }
 }

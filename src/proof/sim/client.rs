@@ -13,7 +13,7 @@ use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::fence::Fencing;
 use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::release::Release;
-use crate::protocol::commands::queue::Channel;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::answer::Answer;

@@ -14,7 +14,7 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::QueueTurn;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;

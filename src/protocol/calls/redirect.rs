@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::address::NAMED;

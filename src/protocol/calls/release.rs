@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::protocol::calls::process::Process;
-use crate::protocol::commands::queue::QueueTurn;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;

@@ -10,7 +10,7 @@ use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
 use crate::protocol::commands::kind::{Form, Kind, KindCommands, MAX_PERMITS};
 use crate::protocol::commands::means::{Delete, Means, Scripts};
-use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, QueueTurn};
+use crate::protocol::commands::node_queue::{Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{ACQUIRE_IN_ORDER, DONE, Script};

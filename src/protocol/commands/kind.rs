@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::commands::companions::Companion::{self, Mark as WriterMark, Queue, Turn};
-use crate::protocol::commands::queue::millis;
+use crate::protocol::commands::node_queue::millis;
 use crate::protocol::commands::scripts::{
     ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, DEQUEUE,
     EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES, LEAVE, REFILL_MEMBER,

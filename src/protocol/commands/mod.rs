@@ -7,7 +7,7 @@
 //! - `companions`: the keys beside a lock's
 //! - `slots`: which server of a Redis Cluster owns a key
 //! - `witness_keys`: the keys that a witness may have there
-//! - `queue`: the processes that wait for a lock, as its nodes report them
+//! - `node_queue`: the processes that wait for a lock, as its nodes report them
 //! - `vote`: the meaning of a node's answer to a command
 //! - `scripts`: the scripts that run on servers
 //! - `kind`: the kinds of locks, and a row of scripts for each
@@ -20,7 +20,7 @@ pub(crate) mod companions;
 pub(crate) mod kind;
 pub(crate) mod kind_votes;
 pub(crate) mod means;
-pub(crate) mod queue;
+pub(crate) mod node_queue;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;

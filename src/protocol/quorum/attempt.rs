@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{KnownHolder, LockInfo, QueueEntry};
+use crate::protocol::commands::node_queue::{KnownHolder, LockInfo, QueueEntry};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{Channel, QueueTurn};
+use crate::protocol::commands::node_queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;

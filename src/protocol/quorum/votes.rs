@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::{NodeError, NodeErrors};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::commands::kind_votes::Numbers;
-use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::guard::retry_after;

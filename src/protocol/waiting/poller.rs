@@ -17,7 +17,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::queue::QueueTurn;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::subscriptions::Subscriptions;

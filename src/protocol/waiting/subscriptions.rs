@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::queue::Channel;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::{NodeSet, majority};
 

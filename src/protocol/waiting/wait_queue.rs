@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{self, Channel, QueueEntry};
+use crate::protocol::commands::node_queue::{self, Channel, QueueEntry};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::poller::{AcquireMode, Poller, PollerAction};
@@ -275,9 +275,9 @@ impl<W: Clone> WaitQueues<W> {
         let channel = channel.filter(|_| mode != AcquireMode::Plain)?;
         Some(Arc::new(QueueEntry {
             channel,
-            arrived: arrived.map_or(0, queue::millis),
-            waited: queue::millis(waiter.arrived.elapsed_at(now)),
-            lease: queue::millis(lease),
+            arrived: arrived.map_or(0, node_queue::millis),
+            waited: node_queue::millis(waiter.arrived.elapsed_at(now)),
+            lease: node_queue::millis(lease),
             turn: waiter.request.turn.filter(|_| mode == AcquireMode::InOrder),
         }))
     }

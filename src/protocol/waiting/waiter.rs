@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{KnownHolder, QueueEntry, QueueTurn};
+use crate::protocol::commands::node_queue::{KnownHolder, QueueEntry, QueueTurn};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::poller::Poller;
 use crate::values::arithmetic::Ttl;

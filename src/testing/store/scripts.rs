@@ -4,7 +4,7 @@ use super::{
     ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, ScriptArgs,
     Value, needed, number,
 };
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, DONE, EXTEND, FENCE, RELEASE,
     RELEASE_AND_NOTIFY, Script,
@@ -355,7 +355,7 @@ impl CommandRun<'_> {
     /// The channel for which the lock is reserved. A foreign value reserves nothing.
     fn reserved(&self, turn: &[u8]) -> Option<Vec<u8>> {
         match self.value(turn) {
-            Some(Value::Text(text)) if queue::is_channel(text) => Some(text.clone()),
+            Some(Value::Text(text)) if node_queue::is_channel(text) => Some(text.clone()),
             _ => None,
         }
     }

@@ -94,7 +94,7 @@ mod tests {
     use crate::proof::fixtures::{MS, token, ttl};
     use crate::protocol::commands::kind::{Kind, Mark};
     use crate::protocol::commands::means::{Means, Scripts};
-    use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};
+    use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
     use crate::protocol::commands::script::{Action, Key};
     use crate::protocol::mutants::set_mutant;
     use crate::testing::server::Server;

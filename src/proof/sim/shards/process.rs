@@ -11,7 +11,7 @@ use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::owed::{Owed, OwedRelease};
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::release::Release;
-use crate::protocol::commands::queue::Channel;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::node::Timeouts;

@@ -8,7 +8,7 @@ use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, CallState, Ended, Step, Trying};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process::Process;
-use crate::protocol::commands::queue::QueueEntry;
+use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;

@@ -5,7 +5,7 @@ use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process::one_thread::OneThread;
-use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::{Deadline, NodeSet};

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
-use crate::protocol::commands::queue::{Channel, QueueEntry};
+use crate::protocol::commands::node_queue::{Channel, QueueEntry};
 use crate::protocol::mutants::set_mutant;
 use crate::values::clock;
 

@@ -1,7 +1,7 @@
 //! When the poller asks the nodes, and for how long it sleeps.
 
 use super::*;
-use crate::protocol::commands::queue::{Channel, LockInfo};
+use crate::protocol::commands::node_queue::{Channel, LockInfo};
 use crate::values::clock;
 
 impl Poller {

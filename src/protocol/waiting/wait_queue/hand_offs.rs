@@ -163,7 +163,7 @@ impl<W: Clone> WaitQueues<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::commands::queue::Channel;
+    use crate::protocol::commands::node_queue::Channel;
     use crate::protocol::quorum::attempt::Rejection;
     use crate::protocol::waiting::wait_queue::tests::{MS, NAME, World, world};
     use crate::protocol::waiting::waiter::{WaitFailure, WaiterAction};

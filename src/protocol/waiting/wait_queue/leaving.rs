@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::protocol::commands::queue::Channel;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::WaiterState;

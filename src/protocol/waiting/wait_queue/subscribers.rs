@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::QueueTurn;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::WaitQueues;

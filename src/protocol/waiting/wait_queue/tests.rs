@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::errors::error::NodeErrors;
-use crate::protocol::commands::queue::{LockInfo, QueueTurn};
+use crate::protocol::commands::node_queue::{LockInfo, QueueTurn};
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
 use crate::values::arithmetic::Ttl;
