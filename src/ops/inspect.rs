@@ -10,7 +10,7 @@ use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::ops::waiters::Waiters;
-use crate::protocol::commands::means::{self, Means};
+use crate::protocol::commands::dialect::{self, Means};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::INSPECT;
 use crate::values::lock_value;
@@ -130,7 +130,7 @@ fn look_natively(
     asking: bool,
     refused: &str,
 ) -> Result<NodeState, Cause> {
-    let trials = query.ask::<{ means::NATIVE.len() }>(&means::native_trials())?;
+    let trials = query.ask::<{ dialect::NATIVE.len() }>(&dialect::native_trials())?;
     if Means::without_scripts(refused, &trials).is_err() {
         return Err(Cause::refused(refused));
     }

@@ -7,7 +7,7 @@ use crate::errors::server_error::refuses_companions;
 use crate::ops::query::Query;
 use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::means::{self, Means};
+use crate::protocol::commands::dialect::{self, Means};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::TRIAL;
@@ -205,7 +205,7 @@ fn find_means(query: &mut Query) -> Result<Means, Cause> {
     match Means::with_scripts(false, trials) {
         Ok(means) => Ok(means),
         Err(refused) => {
-            let replies = query.ask::<2>(&means::native_trials())?;
+            let replies = query.ask::<2>(&dialect::native_trials())?;
             Ok(Means::without_scripts(&refused, &replies).unwrap_or_default())
         }
     }

@@ -22,7 +22,7 @@ use crate::net::place::directory::Place;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions;
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};

@@ -6,7 +6,7 @@ use crate::errors::cause::Cause;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::NotALock;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::notice::Notice;

@@ -11,7 +11,7 @@ use crate::net::driver::nodes::Nodes;
 use crate::net::driver::subscription::Subscription;
 use crate::protocol::calls::process::Process;
 use crate::protocol::calls::release::{Release, Submit};
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;

@@ -13,7 +13,7 @@ use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, Plain};
 use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::Tls;
-use crate::protocol::commands::means::{self, Means};
+use crate::protocol::commands::dialect::{self, Means};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
@@ -189,7 +189,7 @@ impl Conversation {
     /// Only a server that runs no scripts is asked for the commands that replace them: each of these questions is
     /// answered by an error, which operators watch.
     fn without_scripts(&mut self, refused: &str) -> Result<Means, Cause> {
-        let replies = self.ask(&means::native_trials(), means::NATIVE.len())?;
+        let replies = self.ask(&dialect::native_trials(), dialect::NATIVE.len())?;
         Means::without_scripts(refused, &replies)
     }
 

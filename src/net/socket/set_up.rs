@@ -12,7 +12,7 @@ use redis::{Arg, Cmd, ConnectionAddr, RedisConnectionInfo};
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::net::socket::peer::Peer;
-use crate::protocol::commands::means::Means;
+use crate::protocol::commands::dialect::Means;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};

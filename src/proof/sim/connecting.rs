@@ -10,7 +10,7 @@ use super::server::Trouble;
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::means::{Delete, Means, Scripts};
+use crate::protocol::commands::dialect::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;

@@ -12,14 +12,14 @@
 //! - `scripts`: the scripts that run on servers
 //! - `kind`: the kinds of locks, and a row of scripts for each
 //! - `kind_votes`: which grants of a kind count
-//! - `script`: actions on a lock (`means`: the forms in which a server accepts their commands)
+//! - `script`: actions on a lock (`dialect`: the forms in which a server accepts their commands)
 //! - `command`: the bytes of each action for each kind, and the votes in the replies
 
 pub(crate) mod command;
 pub(crate) mod companions;
+pub(crate) mod dialect;
 pub(crate) mod kind;
 pub(crate) mod kind_votes;
-pub(crate) mod means;
 pub(crate) mod node_queue;
 pub(crate) mod resp;
 pub(crate) mod script;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::protocol::commands::companions;
+use crate::protocol::commands::dialect::{Beside, Means, Names, Scripts};
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::means::{Beside, Means, Names, Scripts};
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::vote::Proof;
 use crate::values::arithmetic::{Ballot, NodeSet, Ttl};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
-use crate::protocol::commands::means::{Lack, Means};
+use crate::protocol::commands::dialect::{Lack, Means};
 use crate::protocol::node::directory::FoundMaster;
 use crate::protocol::node::witness::Witness;
 

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, code};
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::NotALock;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::{Refusal, Vote};

@@ -2,7 +2,7 @@
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::refuses_companions;
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::proof::Part;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
-use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
+use crate::protocol::commands::dialect::{Alone, Beside, Lack, Means};
 use crate::protocol::commands::resp::{self, ReplyReader};
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::Elsewhere;
-use crate::protocol::commands::means::Means;
+use crate::protocol::commands::dialect::Means;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};

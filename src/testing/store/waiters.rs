@@ -92,8 +92,8 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, token, ttl};
+    use crate::protocol::commands::dialect::{Means, Scripts};
     use crate::protocol::commands::kind::{Kind, Mark};
-    use crate::protocol::commands::means::{Means, Scripts};
     use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
     use crate::protocol::commands::script::{Action, Key};
     use crate::protocol::mutants::set_mutant;

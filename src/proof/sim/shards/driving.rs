@@ -12,7 +12,7 @@ use super::world::{Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::means::{Means, Scripts};
+use crate::protocol::commands::dialect::{Means, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
 use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::proof::fixtures::{MS, token, ttl};
+use crate::protocol::commands::dialect::Beside;
 use crate::protocol::commands::kind::Mark;
-use crate::protocol::commands::means::Beside;
 use crate::protocol::commands::sha1::sha1;
 use crate::values::label::Label;
 
