@@ -10,7 +10,7 @@ use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::ops::waiters::Waiters;
-use crate::protocol::commands::dialect::{self, Means};
+use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::INSPECT;
 use crate::values::lock_value;
@@ -131,7 +131,7 @@ fn look_natively(
     refused: &str,
 ) -> Result<NodeState, Cause> {
     let trials = query.ask::<{ dialect::NATIVE.len() }>(&dialect::native_trials())?;
-    if Means::without_scripts(refused, &trials).is_err() {
+    if Dialect::without_scripts(refused, &trials).is_err() {
         return Err(Cause::refused(refused));
     }
     // One byte more than a lock's value has: the value may be large.

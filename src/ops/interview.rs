@@ -7,7 +7,7 @@ use crate::errors::server_error::refuses_companions;
 use crate::ops::query::Query;
 use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::dialect::{self, Means};
+use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::TRIAL;
@@ -192,7 +192,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
 }
 
 /// The commands a lock would use on this server.
-fn find_means(query: &mut Query) -> Result<Means, Cause> {
+fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
     // Not by a script's hash: no script was loaded.
     let mut trials = Vec::new();
     for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
@@ -202,11 +202,11 @@ fn find_means(query: &mut Query) -> Result<Means, Cause> {
         Reply::Error(text) => Some(text),
         _ => None,
     });
-    match Means::with_scripts(false, trials) {
+    match Dialect::with_scripts(false, trials) {
         Ok(means) => Ok(means),
         Err(refused) => {
             let replies = query.ask::<2>(&dialect::native_trials())?;
-            Ok(Means::without_scripts(&refused, &replies).unwrap_or_default())
+            Ok(Dialect::without_scripts(&refused, &replies).unwrap_or_default())
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, Plain};
 use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::Tls;
-use crate::protocol::commands::dialect::{self, Means};
+use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
@@ -188,9 +188,9 @@ impl Conversation {
 
     /// Only a server that runs no scripts is asked for the commands that replace them: each of these questions is
     /// answered by an error, which operators watch.
-    fn without_scripts(&mut self, refused: &str) -> Result<Means, Cause> {
+    fn without_scripts(&mut self, refused: &str) -> Result<Dialect, Cause> {
         let replies = self.ask(&dialect::native_trials(), dialect::NATIVE.len())?;
-        Means::without_scripts(refused, &replies)
+        Dialect::without_scripts(refused, &replies)
     }
 
     /// Adds to the handshake, with the restart guard, what a new connection's server shows.

@@ -12,7 +12,7 @@ use redis::{Arg, Cmd, ConnectionAddr, RedisConnectionInfo};
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::net::socket::peer::Peer;
-use crate::protocol::commands::dialect::Means;
+use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
@@ -282,11 +282,11 @@ impl<'a> SetUpReplies<'a> {
     }
 
     /// How the server takes commands, or why it runs no scripts; what it has reported; the replies to the first look.
-    pub(super) fn end(self) -> (Result<Means, String>, Handshake, Vec<Reply>) {
+    pub(super) fn end(self) -> (Result<Dialect, String>, Handshake, Vec<Reply>) {
         let has_trials = self.set_up.before_trials < self.set_up.commands.len();
         let means = match has_trials {
-            true => Means::with_scripts(self.loaded == SCRIPTS.len(), self.trials),
-            false => Ok(Means::default()),
+            true => Dialect::with_scripts(self.loaded == SCRIPTS.len(), self.trials),
+            false => Ok(Dialect::default()),
         };
         (means, self.handshake, self.look)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::faults::Fault;
 use super::keys::NAMES;
 use super::{CHANNELS, Pair, channel, packed};
-use crate::protocol::commands::dialect::{Beside, Means, Scripts};
+use crate::protocol::commands::dialect::{Beside, Dialect, Scripts};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::script::{Action, Key, Notify};
@@ -105,7 +105,7 @@ impl Pair {
             _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
         };
         let mut bytes = Vec::new();
-        let means = Means {
+        let means = Dialect {
             scripts: Scripts::by_hash_if(self.random.chance(70)),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
         };
@@ -162,7 +162,7 @@ impl Pair {
             _ => Action::Fence(self.at_least()),
         };
         let mut bytes = Vec::new();
-        let means = Means {
+        let means = Dialect {
             scripts: Scripts::by_hash_if(self.random.chance(50)),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
         };

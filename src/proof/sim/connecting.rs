@@ -10,7 +10,7 @@ use super::server::Trouble;
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::dialect::{Delete, Means, Scripts};
+use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
@@ -260,19 +260,19 @@ impl World {
     }
 
     /// How a server takes commands: some run no scripts, and delete without.
-    fn random_means(&mut self, node: usize, by_hash: bool) -> Means {
+    fn random_means(&mut self, node: usize, by_hash: bool) -> Dialect {
         let delete = match self.random.chance(50) {
             true => Delete::IfEq,
             false => Delete::Ex,
         };
         // If it runs none, no waiter is notified.
         let runs_none = self.servers[node].runs_no_scripts && !self.conditions.prompt;
-        Means {
+        Dialect {
             scripts: match runs_none {
                 true => Scripts::None(delete),
                 false => Scripts::by_hash_if(by_hash),
             },
-            ..Means::default()
+            ..Dialect::default()
         }
     }
 }

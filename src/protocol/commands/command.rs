@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
-use crate::protocol::commands::dialect::{Delete, Means, Scripts};
+use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::commands::kind::{Form, Kind, KindCommands, MAX_PERMITS};
 use crate::protocol::commands::node_queue::{Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
@@ -46,7 +46,7 @@ impl Action {
     }
 
     /// Appends the command to `out`. Here names become keys.
-    pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
+    pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Dialect, out: &mut Vec<u8>) {
         if let Scripts::None(delete) = means.scripts
             && key.kind.is_plain()
             && means.is_native(self)

@@ -87,7 +87,7 @@ pub(crate) enum Lack {
 
 /// How commands are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Means {
+pub(crate) struct Dialect {
     pub(crate) scripts: Scripts,
     pub(crate) beside: Beside,
 }
@@ -128,9 +128,9 @@ impl Alone {
     }
 }
 
-impl Means {
+impl Dialect {
     /// The means if nothing was refused.
-    pub(crate) const ALL: Means = Means {
+    pub(crate) const ALL: Dialect = Dialect {
         scripts: Scripts::ByHash,
         beside: Beside::All,
     };
@@ -140,34 +140,34 @@ impl Means {
     pub(crate) fn with_scripts(
         loaded: bool,
         [eval, by_hash]: [Option<String>; 2],
-    ) -> Result<Means, String> {
+    ) -> Result<Dialect, String> {
         let known = loaded && !by_hash.as_deref().is_some_and(refuses_scripts);
         match eval.filter(|said| !known && refuses_scripts(said)) {
             Some(refused) => Err(refused),
-            None => Ok(Means {
+            None => Ok(Dialect {
                 scripts: Scripts::by_hash_if(known),
-                ..Means::default()
+                ..Dialect::default()
             }),
         }
     }
 
     /// The means of a server that runs no scripts, by its replies to [`native_trials`]. `Err`: a lock could be taken on
     /// it, and not released.
-    pub(crate) fn without_scripts(refused: &str, replies: &[Reply]) -> Result<Means, Cause> {
+    pub(crate) fn without_scripts(refused: &str, replies: &[Reply]) -> Result<Dialect, Cause> {
         let is_known = |reply: &Reply| matches!(reply, Reply::Error(said) if said.starts_with("ERR wrong number of arguments"));
         let mut trials = NATIVE.iter().zip(replies);
         match trials.find(|(_, reply)| is_known(reply)) {
-            Some(((delete, _), _)) => Ok(Means {
+            Some(((delete, _), _)) => Ok(Dialect {
                 scripts: Scripts::None(*delete),
-                ..Means::default()
+                ..Dialect::default()
             }),
             None => Err(Cause::NoRelease(without_arguments(refused).into())),
         }
     }
 
     /// The means for a script that the server has not loaded yet.
-    pub(crate) fn with_text(self) -> Means {
-        Means {
+    pub(crate) fn with_text(self) -> Dialect {
+        Dialect {
             scripts: match self.scripts {
                 Scripts::ByHash => Scripts::ByText,
                 other => other,
@@ -178,11 +178,11 @@ impl Means {
 
     pub(crate) fn lack(self) -> Option<Lack> {
         match self {
-            Means {
+            Dialect {
                 scripts: Scripts::None(_),
                 ..
             } => Some(Lack::Scripts),
-            Means {
+            Dialect {
                 beside: Beside::None,
                 ..
             } => Some(Lack::Queues),
@@ -227,7 +227,7 @@ mod tests {
     const NO_KEY: &str = "NOPERM No permissions to access a key";
     const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-    fn learn(means: &mut Means, error: &str, named: bool, name: &str) -> bool {
+    fn learn(means: &mut Dialect, error: &str, named: bool, name: &str) -> bool {
         let name = Arc::from(name.as_bytes());
         means.learn(
             error,
@@ -240,13 +240,13 @@ mod tests {
 
     #[test]
     fn what_a_server_does_not_take_is_sent_in_another_way_and_once() {
-        let by_text = |beside| Means {
+        let by_text = |beside| Dialect {
             beside,
-            ..Means::default()
+            ..Dialect::default()
         };
-        let by_hash = |beside| Means {
+        let by_hash = |beside| Dialect {
             beside,
-            ..Means::ALL
+            ..Dialect::ALL
         };
         for (error, named, resource, left) in [
             (
@@ -260,7 +260,7 @@ mod tests {
             // Such a server is not a Redis Cluster.
             (CROSSSLOT, true, "a", by_hash(Beside::None)),
         ] {
-            let mut means = Means::ALL;
+            let mut means = Dialect::ALL;
             assert!(learn(&mut means, error, named, resource), "{error}");
             assert_eq!(means, left, "{error}");
         }
@@ -271,9 +271,9 @@ mod tests {
             "NOPERM this user has no permissions to run the 'eval' command",
             "OOM x",
         ] {
-            let mut means = Means::ALL;
+            let mut means = Dialect::ALL;
             assert!(
-                !learn(&mut means, other, true, "a") && means == Means::ALL,
+                !learn(&mut means, other, true, "a") && means == Dialect::ALL,
                 "{other}"
             );
         }
@@ -285,7 +285,7 @@ mod tests {
     fn a_name_whose_companions_are_refused_costs_other_names_nothing() {
         let names: Vec<Arc<[u8]>> = (0..100_u8).map(|name| Arc::from([name])).collect();
         let refuse = |alone: &mut Alone, names: Names<'_>| {
-            let mut means = Means::ALL;
+            let mut means = Dialect::ALL;
             assert!(
                 means.learn(NO_KEY, true, names, &Prefix::default(), alone) && alone.has(names)
             );
@@ -336,7 +336,7 @@ mod tests {
             (true, ["ERR another error", ""], Some(Scripts::ByHash)),
             (false, ["ERR another error", ""], Some(Scripts::ByText)),
         ] {
-            let found = Means::with_scripts(loaded, trials.map(said)).ok();
+            let found = Dialect::with_scripts(loaded, trials.map(said)).ok();
             assert_eq!(found.map(|means| means.scripts), scripts, "{trials:?}");
         }
         let replies = |said: [&str; 2]| said.map(|said| Reply::Error(said.into()));
@@ -345,11 +345,11 @@ mod tests {
             ([unknown, incomplete], Delete::Ex),
             ([incomplete, incomplete], Delete::IfEq),
         ] {
-            let means = Means::without_scripts(noperm, &replies(trials)).unwrap();
+            let means = Dialect::without_scripts(noperm, &replies(trials)).unwrap();
             assert_eq!(means.scripts, Scripts::None(delete), "{trials:?}");
         }
         for eval in [unknown, noperm, garnet] {
-            let refused = Means::without_scripts(eval, &replies([unknown, noperm]));
+            let refused = Dialect::without_scripts(eval, &replies([unknown, noperm]));
             let refused = refused.unwrap_err().to_string();
             assert!(
                 refused.contains("neither EVAL nor") && !refused.contains("return"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::protocol::commands::companions;
-use crate::protocol::commands::dialect::{Beside, Means, Names, Scripts};
+use crate::protocol::commands::dialect::{Beside, Dialect, Names, Scripts};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::vote::Proof;
@@ -175,11 +175,11 @@ impl Key {
     }
 }
 
-impl Means {
-    /// Whether a command that was packed for [`Means::ALL`] will do.
+impl Dialect {
+    /// Whether a command that was packed for [`Dialect::ALL`] will do.
     #[inline]
     pub(crate) fn is_usual(self, action: &Action) -> bool {
-        let Means {
+        let Dialect {
             scripts, beside, ..
         } = self;
         (scripts, beside) == (Scripts::ByHash, Beside::All) && !self.is_native(action)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
-use crate::protocol::commands::dialect::{Lack, Means};
+use crate::protocol::commands::dialect::{Dialect, Lack};
 use crate::protocol::node::directory::FoundMaster;
 use crate::protocol::node::witness::Witness;
 
@@ -33,7 +33,7 @@ pub(crate) struct Handshake {
     pub(crate) is_target: bool,
     /// Whether the server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
-    pub(crate) means: Means,
+    pub(crate) means: Dialect,
     /// The password that this connection was set up with: no text received over it repeats that. The next connection
     /// may have another.
     pub(crate) secret: Secret,

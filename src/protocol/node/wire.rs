@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::dialect::{Alone, Beside, Lack, Means};
+use crate::protocol::commands::dialect::{Alone, Beside, Dialect, Lack};
 use crate::protocol::commands::resp::{self, ReplyReader};
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -149,7 +149,7 @@ impl Wire {
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
     #[inline]
-    pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Means {
+    pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Dialect {
         let mut means = self.handshake.means;
         if self.alone.has(key.names()) {
             means.beside = Beside::None;

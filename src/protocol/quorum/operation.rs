@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::Elsewhere;
-use crate::protocol::commands::dialect::Means;
+use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -90,7 +90,7 @@ impl<W> Operation<W> {
         now: Instant,
     ) -> Operation<W> {
         bytes.clear();
-        op.action.pack(&op.key, prefix, Means::ALL, &mut bytes);
+        op.action.pack(&op.key, prefix, Dialect::ALL, &mut bytes);
         Operation {
             number,
             op,

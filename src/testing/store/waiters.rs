@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, token, ttl};
-    use crate::protocol::commands::dialect::{Means, Scripts};
+    use crate::protocol::commands::dialect::{Dialect, Scripts};
     use crate::protocol::commands::kind::{Kind, Mark};
     use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
     use crate::protocol::commands::script::{Action, Key};
@@ -124,9 +124,9 @@ mod tests {
             let mut server = Server::new(1, TIME);
             server.connect(0);
             let mut ask = |action: &Action, kind: &Kind| {
-                let means = Means {
+                let means = Dialect {
                     scripts: Scripts::ByText,
-                    ..Means::ALL
+                    ..Dialect::ALL
                 };
                 let key = Key::new(b"a"[..].into(), token(), None).of_kind(kind.clone());
                 let (mut bytes, mut replies) = (Vec::new(), Vec::new());

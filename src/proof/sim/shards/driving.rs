@@ -12,7 +12,7 @@ use super::world::{Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::commands::dialect::{Means, Scripts};
+use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
 use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
@@ -321,9 +321,9 @@ impl ShardWorld {
         here.store.load_scripts();
         let (host, port) = address(cluster, server);
         let mut handshake = Handshake {
-            means: Means {
+            means: Dialect {
                 scripts: Scripts::by_hash_if(true),
-                ..Means::default()
+                ..Dialect::default()
             },
             run_id: Some(format!("{cluster}-{server}")),
             uptime: Some((UP + Duration::from_micros(t), now)),

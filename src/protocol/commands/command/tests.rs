@@ -137,9 +137,9 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
             (Action::Ping, redis::cmd("PING")),
         ] {
             let mut packed = Vec::new();
-            let means = Means {
+            let means = Dialect {
                 scripts: Scripts::by_hash_if(by_hash),
-                ..Means::ALL
+                ..Dialect::ALL
             };
             action.pack(&key, &Prefix::default(), means, &mut packed);
             assert_eq!(packed, expected.get_packed_command());
@@ -151,7 +151,7 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
     let labelled = Key::new(key.resource.clone(), key.token, label).since(acquired);
     let packed = |action: &Action, key: &Key| {
         let mut packed = Vec::new();
-        action.pack(key, &Prefix::default(), Means::ALL, &mut packed);
+        action.pack(key, &Prefix::default(), Dialect::ALL, &mut packed);
         packed
     };
     for action in [
@@ -200,9 +200,9 @@ fn without_scripts_a_value_has_no_time() {
                 Action::Release(Notify::First),
             ] {
                 let packed = [&resumed, &acquired].map(|key| {
-                    let means = Means {
+                    let means = Dialect {
                         scripts: Scripts::None(delete),
-                        ..Means::ALL
+                        ..Dialect::ALL
                     };
                     let mut packed = Vec::new();
                     action.pack(key, &Prefix::default(), means, &mut packed);

@@ -133,7 +133,7 @@ impl World {
 
     fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
         let handshake = result.map(|()| Handshake {
-            means: crate::protocol::commands::dialect::Means::ALL,
+            means: crate::protocol::commands::dialect::Dialect::ALL,
             server: "h:1".into(),
             ..Handshake::default()
         });

@@ -38,7 +38,7 @@ fn key(kind: &Kind) -> Key {
 fn assert_packed(rows: &[(&Kind, &Action, &redis::Cmd)]) {
     for (kind, action, expected) in rows {
         let mut packed = Vec::new();
-        action.pack(&key(kind), &Prefix::default(), Means::ALL, &mut packed);
+        action.pack(&key(kind), &Prefix::default(), Dialect::ALL, &mut packed);
         assert_eq!(packed, expected.get_packed_command(), "{kind:?} {action:?}");
     }
 }

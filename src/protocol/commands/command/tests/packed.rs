@@ -151,7 +151,7 @@ fn commands(action: &Action, kind: &Kind) -> Vec<u8> {
             for prefix in ["", "team:"].map(Prefix::new) {
                 for scripts in [Scripts::ByHash, Scripts::ByText].into_iter().chain(delete) {
                     for beside in [Beside::All, Beside::InSlot, Beside::None] {
-                        let means = Means { scripts, beside };
+                        let means = Dialect { scripts, beside };
                         let named = means.names_companions(action, &key, &prefix);
                         let native = means.is_native(action);
                         let usual = means.is_usual(action);

@@ -85,7 +85,7 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
         let mut world = World::new();
         world.begin_to_connect();
         let handshake = Handshake {
-            means: crate::protocol::commands::dialect::Means::ALL,
+            means: crate::protocol::commands::dialect::Dialect::ALL,
             routed,
             ..Handshake::default()
         };

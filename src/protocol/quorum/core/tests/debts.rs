@@ -180,7 +180,7 @@ fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
         world.now = began + away * MS;
         world.begin_to_connect();
         let handshake = Handshake {
-            means: crate::protocol::commands::dialect::Means::ALL,
+            means: crate::protocol::commands::dialect::Dialect::ALL,
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));

@@ -9,7 +9,7 @@ fn found_before(since: Duration) -> World {
     let found = FoundMaster::new("m at h:1".into(), world.now, true, DirectoryTimes::REAL);
     world.begin_to_connect();
     let handshake = Handshake {
-        means: crate::protocol::commands::dialect::Means::ALL,
+        means: crate::protocol::commands::dialect::Dialect::ALL,
         found: Some(found),
         ..Handshake::default()
     };
