@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::net::place::asker::Told;
 use crate::net::place::question::Unknown;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::answers::{Word, word_of_name};
+use crate::protocol::node::master_answers::{Word, word_of_name};
 use crate::values::clock;
 
 /// The answer of a sentinel, or of several behind one name.

@@ -18,8 +18,8 @@ use crate::net::place::question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::node::answers::Word;
 use crate::protocol::node::directory::DirectoryTimes;
+use crate::protocol::node::master_answers::Word;
 use crate::protocol::node::questions::Heard;
 use crate::settings::credentials::Credentials;
 use crate::settings::url;
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
     use crate::net::place::behind_name::tests::behind_a_name;
     use crate::net::socket::trust::Trust;
-    use crate::protocol::node::answers::Belief;
+    use crate::protocol::node::master_answers::Belief;
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
 

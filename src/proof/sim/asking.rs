@@ -7,8 +7,8 @@ use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
-use crate::protocol::node::answers::{Belief, Word};
 use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::master_answers::{Belief, Word};
 use crate::protocol::node::questions::{QuestionEnd, QuestionTerms};
 use crate::protocol::quorum::core::Input;
 

@@ -1,8 +1,8 @@
 //! A client's knowledge of a set: its questions to the sentinels, and the protocol's own questions and answers.
 
 use super::sentinels::{SENTINELS, TIMES};
-use crate::protocol::node::answers::{Answers, Belief, Word};
 use crate::protocol::node::directory::FoundMaster;
+use crate::protocol::node::master_answers::{Answers, Belief, Word};
 use crate::protocol::node::questions::{Heard, Question, Questions};
 
 /// A client's knowledge of a set.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
-use crate::protocol::node::answers::Word;
 use crate::protocol::node::directory::DirectoryTimes;
+use crate::protocol::node::master_answers::Word;
 
 /// The number of sentinels of each set.
 pub(super) const SENTINELS: usize = 3;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::answers::Belief;
+use crate::protocol::node::master_answers::Belief;
 
 /// How long questions and answers count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

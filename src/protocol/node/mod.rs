@@ -3,7 +3,7 @@
 //! In reading order:
 //!
 //! - `notice`, `event`: what is logged about a node, and what only once
-//! - `answers`: the master that servers name, weighed
+//! - `master_answers`: the master that servers name, weighed
 //! - `questions`: the questions to these servers, which callers share
 //! - `directory`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
@@ -25,7 +25,6 @@
 //!   connections end and begin; `node/releases`: those that the node is owed)
 
 pub(crate) mod address;
-pub(crate) mod answers;
 pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
 pub(crate) mod debt;
@@ -35,6 +34,7 @@ pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod known_server;
 pub(crate) mod look;
+pub(crate) mod master_answers;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod order;
