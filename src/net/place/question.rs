@@ -14,7 +14,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::master_answers::{Answers, Belief, Word};
+use crate::protocol::node::master_answers::{Belief, MasterAnswers, Word};
 use crate::protocol::node::questions::Heard;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
@@ -61,7 +61,7 @@ pub(crate) struct Opinions {
     servers: Vec<String>,
     /// How long the answers were waited for.
     time: Duration,
-    answers: Answers<ConnectionAddr>,
+    answers: MasterAnswers<ConnectionAddr>,
     /// Why servers name none.
     unknown: Vec<(usize, Unknown)>,
     /// The servers whose answer is that of few: of the addresses of a name, not more than half name that master.
@@ -83,7 +83,7 @@ impl Opinions {
                 .map(|one| text::address(one.addr()))
                 .collect(),
             time,
-            answers: Answers::of(servers.len(), spare, now),
+            answers: MasterAnswers::of(servers.len(), spare, now),
             unknown: Vec::new(),
             few: Vec::new(),
         };

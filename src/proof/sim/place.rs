@@ -2,7 +2,7 @@
 
 use super::sentinels::{SENTINELS, TIMES};
 use crate::protocol::node::directory::FoundMaster;
-use crate::protocol::node::master_answers::{Answers, Belief, Word};
+use crate::protocol::node::master_answers::{Belief, MasterAnswers, Word};
 use crate::protocol::node::questions::{Heard, Question, Questions};
 
 /// A client's knowledge of a set.
@@ -72,9 +72,9 @@ impl Place {
     }
 
     /// The answers that a caller has heard, if they are enough.
-    pub(super) fn heard(&self, call: u64, now: std::time::Instant) -> Option<Answers<usize>> {
+    pub(super) fn heard(&self, call: u64, now: std::time::Instant) -> Option<MasterAnswers<usize>> {
         let (heard, is_over) = self.questions.heard(call, now);
-        let mut answers = Answers::of(SENTINELS, 0, now);
+        let mut answers = MasterAnswers::of(SENTINELS, 0, now);
         let mut pending = 0;
         for (sentinel, heard) in heard.into_iter().enumerate() {
             match heard {

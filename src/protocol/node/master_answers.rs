@@ -20,7 +20,7 @@ pub(crate) enum Word<A> {
 
 /// The answers of all servers, each with the time at which that server was asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Answers<A> {
+pub(crate) struct MasterAnswers<A> {
     words: Vec<(Word<A>, Instant)>,
     /// How many of the servers, the last ones, count only if none of the others can be reached. One may be another name
     /// of a server among the others, which must not have two votes.
@@ -42,14 +42,14 @@ pub(crate) enum Belief<'a, A> {
     Unknown,
 }
 
-impl<A: PartialEq> Answers<A> {
-    /// Answers of this many servers, none of which has answered yet.
-    pub(crate) fn of(servers: usize, spare: usize, now: Instant) -> Answers<A> {
+impl<A: PartialEq> MasterAnswers<A> {
+    /// MasterAnswers of this many servers, none of which has answered yet.
+    pub(crate) fn of(servers: usize, spare: usize, now: Instant) -> MasterAnswers<A> {
         let none = || match mutant(Mutant::UnaskedIsSilent) {
             true => Word::Silent,
             false => Word::Unknown,
         };
-        Answers {
+        MasterAnswers {
             words: (0..servers).map(|_| (none(), now)).collect(),
             spare: spare.min(servers),
         }
@@ -171,8 +171,8 @@ mod tests {
     const MS: std::time::Duration = std::time::Duration::from_millis(1);
 
     /// Each server is asked a millisecond after the previous one. `.`: the server was not asked.
-    fn answers(words: &str, spare: usize, zero: Instant) -> Answers<char> {
-        let mut answers = Answers::of(words.len(), spare, zero);
+    fn answers(words: &str, spare: usize, zero: Instant) -> MasterAnswers<char> {
+        let mut answers = MasterAnswers::of(words.len(), spare, zero);
         for (at, word) in words.chars().enumerate() {
             let word = match word {
                 '.' => continue,
