@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::net::place::asker::Told;
 use crate::net::place::question::Unknown;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::master_answers::{Word, word_of_name};
+use crate::protocol::node::master_answers::{MasterAnswer, word_of_name};
 use crate::values::clock;
 
 /// The answer of a sentinel, or of several behind one name.
@@ -63,12 +63,14 @@ pub(super) type ToldByAddress = BTreeMap<usize, Told<Option<ConnectionAddr>>>;
 pub(super) fn word(
     addresses: &[Option<SocketAddr>],
     told: &ToldByAddress,
-) -> (Word<ConnectionAddr>, bool) {
+) -> (MasterAnswer<ConnectionAddr>, bool) {
     let words = addresses.iter().enumerate().map(|(at, address)| {
         let word = match told.get(&at) {
-            Some(Ok(master)) => master.clone().map_or(Word::NamesNone, Word::Names),
-            Some(Err(cause)) if cause.is_silence() => Word::Silent,
-            Some(Err(_)) | None => Word::Unknown,
+            Some(Ok(master)) => master
+                .clone()
+                .map_or(MasterAnswer::NamesNone, MasterAnswer::Names),
+            Some(Err(cause)) if cause.is_silence() => MasterAnswer::Silent,
+            Some(Err(_)) | None => MasterAnswer::Unknown,
         };
         (is_v6(address), word)
     });
@@ -82,9 +84,9 @@ pub(super) fn of_name(
 ) -> Told<SentinelAnswer> {
     let (word, by_most) = word(addresses, &told);
     let master = match word {
-        Word::Names(master) => Some(master),
-        Word::NamesNone => None,
-        Word::Silent | Word::Unknown => {
+        MasterAnswer::Names(master) => Some(master),
+        MasterAnswer::NamesNone => None,
+        MasterAnswer::Silent | MasterAnswer::Unknown => {
             let mut named = told.values().filter_map(|one| one.as_ref().ok()?.as_ref());
             let first = named.next();
             if named.any(|other| Some(other) != first) {

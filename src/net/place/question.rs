@@ -14,7 +14,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::master_answers::{Belief, MasterAnswers, Word};
+use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
 use crate::protocol::node::questions::Heard;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
@@ -105,12 +105,12 @@ impl Opinions {
 
     fn add(&mut self, server: usize, answer: Answer, asked: Instant) {
         let word = match answer {
-            Ok(addr) => Word::Names(addr),
+            Ok(addr) => MasterAnswer::Names(addr),
             Err(why) => {
                 let word = match &why {
-                    Unknown::Name | Unknown::Again => Word::NamesNone,
-                    Unknown::Failed(cause) if cause.is_silence() => Word::Silent,
-                    Unknown::Failed(_) => Word::Unknown,
+                    Unknown::Name | Unknown::Again => MasterAnswer::NamesNone,
+                    Unknown::Failed(cause) if cause.is_silence() => MasterAnswer::Silent,
+                    Unknown::Failed(_) => MasterAnswer::Unknown,
                 };
                 self.unknown.push((server, why));
                 word

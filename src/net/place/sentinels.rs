@@ -19,7 +19,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::directory::DirectoryTimes;
-use crate::protocol::node::master_answers::Word;
+use crate::protocol::node::master_answers::MasterAnswer;
 use crate::protocol::node::questions::Heard;
 use crate::settings::credentials::Credentials;
 use crate::settings::url;
@@ -116,7 +116,7 @@ impl Sentinels {
             abandoned: None,
         };
         let is_enough =
-            |told: &BTreeMap<_, _>| matches!(word(&addresses, told), (Word::Names(_), _));
+            |told: &BTreeMap<_, _>| matches!(word(&addresses, told), (MasterAnswer::Names(_), _));
         let told = ask_until(asks.enumerate(), terms, |_, ()| {}, is_enough);
         of_name(&addresses, told)
     }

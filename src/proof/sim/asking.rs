@@ -8,7 +8,7 @@ use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::node::directory::{FoundMaster, LastWord};
-use crate::protocol::node::master_answers::{Belief, Word};
+use crate::protocol::node::master_answers::{Belief, MasterAnswer};
 use crate::protocol::node::questions::{QuestionEnd, QuestionTerms};
 use crate::protocol::quorum::core::Input;
 
@@ -65,7 +65,13 @@ impl World {
             });
             let none = hampered == Some(Hampered::NoThreads);
             if none || !self.quiet && self.random.chance(2) {
-                self.ended(c, node, number, &Word::Unknown, QuestionEnd::NotAsked);
+                self.ended(
+                    c,
+                    node,
+                    number,
+                    &MasterAnswer::Unknown,
+                    QuestionEnd::NotAsked,
+                );
                 continue;
             }
             self.asks(self.t + late, c, node, Asks::Turns(number));
@@ -134,7 +140,13 @@ impl World {
                         let at = self.t + self.sentinel_delay(c, node);
                         self.asks(at, c, node, Asks::Arrives(number));
                     }
-                    false => self.ended(c, node, number, &Word::Unknown, QuestionEnd::NotAsked),
+                    false => self.ended(
+                        c,
+                        node,
+                        number,
+                        &MasterAnswer::Unknown,
+                        QuestionEnd::NotAsked,
+                    ),
                 }
             }
             Asks::Arrives(number) => {
@@ -142,7 +154,7 @@ impl World {
                 let reaction = self.servers[node].sentinels.ask(self.t, c, sentinel);
                 let word = match reaction {
                     Reaction::Answers(word) => word,
-                    Reaction::Refuses => Word::Silent,
+                    Reaction::Refuses => MasterAnswer::Silent,
                     Reaction::Nothing => return,
                 };
                 self.clients[c].driver.places[node].asked[number].word = Some(word);
@@ -150,9 +162,12 @@ impl World {
                 self.asks(at, c, node, Asks::Answered(number));
             }
             Asks::Answered(number) => {
-                let word = place.asked[number].word.clone().unwrap_or(Word::Unknown);
+                let word = place.asked[number]
+                    .word
+                    .clone()
+                    .unwrap_or(MasterAnswer::Unknown);
                 let ending = match word {
-                    Word::Silent => QuestionEnd::Silent,
+                    MasterAnswer::Silent => QuestionEnd::Silent,
                     _ => QuestionEnd::Answered,
                 };
                 self.ended(c, node, number, &word, ending);
@@ -160,8 +175,8 @@ impl World {
             Asks::Ends(number) => {
                 // A sentinel that was connected, and has not answered in time, is there.
                 let (word, ending) = match place.asked[number].word {
-                    Some(_) => (Word::Unknown, QuestionEnd::Answered),
-                    None => (Word::Silent, QuestionEnd::Silent),
+                    Some(_) => (MasterAnswer::Unknown, QuestionEnd::Answered),
+                    None => (MasterAnswer::Silent, QuestionEnd::Silent),
                 };
                 self.ended(c, node, number, &word, ending);
             }
@@ -173,7 +188,7 @@ impl World {
         c: usize,
         node: usize,
         number: usize,
-        word: &Word<usize>,
+        word: &MasterAnswer<usize>,
         ending: QuestionEnd,
     ) {
         let now = self.now(c);

@@ -2,12 +2,12 @@
 
 use super::sentinels::{SENTINELS, TIMES};
 use crate::protocol::node::directory::FoundMaster;
-use crate::protocol::node::master_answers::{Belief, MasterAnswers, Word};
+use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
 use crate::protocol::node::questions::{Heard, Question, Questions};
 
 /// A client's knowledge of a set.
 pub(super) struct Place {
-    pub(super) questions: Questions<usize, Word<usize>>,
+    pub(super) questions: Questions<usize, MasterAnswer<usize>>,
     pub(super) callers: Vec<(u64, Purpose)>,
     /// All questions that were asked.
     pub(super) asked: Vec<Asked>,
@@ -41,7 +41,7 @@ pub(super) enum Purpose {
 pub(super) struct Asked {
     pub(super) question: Question<usize>,
     /// The sentinel's answer, once the question has arrived there.
-    pub(super) word: Option<Word<usize>>,
+    pub(super) word: Option<MasterAnswer<usize>>,
     pub(super) is_over: bool,
 }
 
@@ -79,8 +79,8 @@ impl Place {
         for (sentinel, heard) in heard.into_iter().enumerate() {
             match heard {
                 Heard::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
-                Heard::Silence(asked) => answers.hear(sentinel, Word::Silent, asked),
-                Heard::NotAsked => answers.hear(sentinel, Word::Unknown, now),
+                Heard::Silence(asked) => answers.hear(sentinel, MasterAnswer::Silent, asked),
+                Heard::NotAsked => answers.hear(sentinel, MasterAnswer::Unknown, now),
                 Heard::Pending => pending += 1,
             }
         }

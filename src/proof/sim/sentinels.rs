@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
 use crate::protocol::node::directory::DirectoryTimes;
-use crate::protocol::node::master_answers::Word;
+use crate::protocol::node::master_answers::MasterAnswer;
 
 /// The number of sentinels of each set.
 pub(super) const SENTINELS: usize = 3;
@@ -103,7 +103,7 @@ pub(super) struct Sentinels {
 
 /// The reaction to a question that has arrived at a sentinel.
 pub(super) enum Reaction {
-    Answers(Word<usize>),
+    Answers(MasterAnswer<usize>),
     /// The connection is refused.
     Refuses,
     Nothing,
@@ -129,11 +129,11 @@ impl Sentinels {
         let named = one.named(t);
         match one.illness.filter(|_| one.until > t) {
             _ if is_cut_off => Reaction::Nothing,
-            None | Some(Illness::Apart) => Reaction::Answers(Word::Names(named)),
+            None | Some(Illness::Apart) => Reaction::Answers(MasterAnswer::Names(named)),
             Some(Illness::Dead) => Reaction::Refuses,
             Some(Illness::Silent) => Reaction::Nothing,
-            Some(Illness::Refuses) => Reaction::Answers(Word::Unknown),
-            Some(Illness::KnowsNone) => Reaction::Answers(Word::NamesNone),
+            Some(Illness::Refuses) => Reaction::Answers(MasterAnswer::Unknown),
+            Some(Illness::KnowsNone) => Reaction::Answers(MasterAnswer::NamesNone),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 
 /// One server's answer. `A`: an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word<A> {
+pub(crate) enum MasterAnswer<A> {
     Names(A),
     /// The server answered that it has no master of that name, so it takes no part in a failover.
     NamesNone,
@@ -21,7 +21,7 @@ pub(crate) enum Word<A> {
 /// The answers of all servers, each with the time at which that server was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct MasterAnswers<A> {
-    words: Vec<(Word<A>, Instant)>,
+    words: Vec<(MasterAnswer<A>, Instant)>,
     /// How many of the servers, the last ones, count only if none of the others can be reached. One may be another name
     /// of a server among the others, which must not have two votes.
     spare: usize,
@@ -46,8 +46,8 @@ impl<A: PartialEq> MasterAnswers<A> {
     /// MasterAnswers of this many servers, none of which has answered yet.
     pub(crate) fn of(servers: usize, spare: usize, now: Instant) -> MasterAnswers<A> {
         let none = || match mutant(Mutant::UnaskedIsSilent) {
-            true => Word::Silent,
-            false => Word::Unknown,
+            true => MasterAnswer::Silent,
+            false => MasterAnswer::Unknown,
         };
         MasterAnswers {
             words: (0..servers).map(|_| (none(), now)).collect(),
@@ -57,8 +57,8 @@ impl<A: PartialEq> MasterAnswers<A> {
 
     /// Notes a server's answer to a question of that time. The answer counts from its question on, however late it
     /// arrived.
-    pub(crate) fn hear(&mut self, server: usize, word: Word<A>, asked: Instant) {
-        if mutant(Mutant::UnaskedIsSilent) && word == Word::Unknown {
+    pub(crate) fn hear(&mut self, server: usize, word: MasterAnswer<A>, asked: Instant) {
+        if mutant(Mutant::UnaskedIsSilent) && word == MasterAnswer::Unknown {
             return;
         }
         if let Some(place) = self.words.get_mut(server) {
@@ -70,7 +70,7 @@ impl<A: PartialEq> MasterAnswers<A> {
     pub(crate) fn named(&self) -> impl Iterator<Item = (usize, &A)> {
         let words = self.words.iter().enumerate();
         words.filter_map(|(server, (word, _))| match word {
-            Word::Names(master) => Some((server, master)),
+            MasterAnswer::Names(master) => Some((server, master)),
             _ => None,
         })
     }
@@ -82,7 +82,7 @@ impl<A: PartialEq> MasterAnswers<A> {
         let (first, spare) = self
             .words
             .split_at(self.words.len().saturating_sub(self.spare));
-        let is_silent = |(word, _): &(Word<A>, Instant)| *word == Word::Silent;
+        let is_silent = |(word, _): &(MasterAnswer<A>, Instant)| *word == MasterAnswer::Silent;
         if self.words.iter().all(is_silent) {
             let oldest = self.words.iter().map(|(_, asked)| *asked).min();
             return oldest.map_or(Belief::Unknown, |at| Belief::Silence { at });
@@ -100,14 +100,16 @@ impl<A: PartialEq> MasterAnswers<A> {
 /// the first one's names any. The second flag: more than half of the addresses of that family agree, and not only of those that
 /// answered.
 pub(crate) fn word_of_name<A: PartialEq + Clone>(
-    words: &[(bool, Word<A>)],
+    words: &[(bool, MasterAnswer<A>)],
     now: Instant,
-) -> (Word<A>, bool) {
+) -> (MasterAnswer<A>, bool) {
     let first = words.first().is_some_and(|(family, _)| *family);
     for family in [first, !first] {
         let of = words.iter().filter(|(of, _)| *of == family);
         let of: Vec<_> = of.map(|(_, word)| (word.clone(), now)).collect();
-        let mut named = of.iter().filter(|(word, _)| matches!(word, Word::Names(_)));
+        let mut named = of
+            .iter()
+            .filter(|(word, _)| matches!(word, MasterAnswer::Names(_)));
         let Some((first, _)) = named.next() else {
             continue;
         };
@@ -116,34 +118,36 @@ pub(crate) fn word_of_name<A: PartialEq + Clone>(
             Belief::Named {
                 master, by_most, ..
             } => (
-                Word::Names(master.clone()),
+                MasterAnswer::Names(master.clone()),
                 by_most || mutant(Mutant::FewAddressesAreMost),
             ),
-            Belief::Silence { .. } | Belief::Unknown => (Word::Unknown, false),
+            Belief::Silence { .. } | Belief::Unknown => (MasterAnswer::Unknown, false),
         };
     }
     let any = |which| words.iter().any(|(_, word)| *word == which);
-    let word = match (any(Word::Unknown), any(Word::NamesNone)) {
-        (true, _) => Word::Unknown,
-        (false, true) => Word::NamesNone,
-        (false, false) => Word::Silent,
+    let word = match (any(MasterAnswer::Unknown), any(MasterAnswer::NamesNone)) {
+        (true, _) => MasterAnswer::Unknown,
+        (false, true) => MasterAnswer::NamesNone,
+        (false, false) => MasterAnswer::Silent,
     };
     (word, false)
 }
 
 /// The master that these servers name, of this many in all.
-fn weigh<A: PartialEq>(words: &[(Word<A>, Instant)], all: usize) -> Belief<'_, A> {
-    let is = |which: fn(&Word<A>) -> bool| words.iter().filter(move |(word, _)| which(word));
-    let named = is(|word| matches!(word, Word::Names(_))).count();
+fn weigh<A: PartialEq>(words: &[(MasterAnswer<A>, Instant)], all: usize) -> Belief<'_, A> {
+    let is =
+        |which: fn(&MasterAnswer<A>) -> bool| words.iter().filter(move |(word, _)| which(word));
+    let named = is(|word| matches!(word, MasterAnswer::Names(_))).count();
     let unknown = match mutant(Mutant::RefusalIsNoAnswer) {
         true => 0,
-        false => is(|word| *word == Word::Unknown).count(),
+        false => is(|word| *word == MasterAnswer::Unknown).count(),
     };
     for (word, _) in words {
-        let Word::Names(master) = word else {
+        let MasterAnswer::Names(master) = word else {
             continue;
         };
-        let names_it = |word: &Word<A>| matches!(word, Word::Names(named) if named == master);
+        let names_it =
+            |word: &MasterAnswer<A>| matches!(word, MasterAnswer::Names(named) if named == master);
         let asked = words.iter().filter(|(word, _)| names_it(word));
         let times = asked.map(|(_, asked)| *asked);
         let count = times.clone().count();
@@ -176,10 +180,10 @@ mod tests {
         for (at, word) in words.chars().enumerate() {
             let word = match word {
                 '.' => continue,
-                '?' => Word::NamesNone,
-                '-' => Word::Silent,
-                '!' => Word::Unknown,
-                name => Word::Names(name),
+                '?' => MasterAnswer::NamesNone,
+                '-' => MasterAnswer::Silent,
+                '!' => MasterAnswer::Unknown,
+                name => MasterAnswer::Names(name),
             };
             answers.hear(at, word, zero + u32::try_from(at).unwrap() * MS);
         }
@@ -279,19 +283,19 @@ mod tests {
             let is_wrong = |(words, expected): &(&str, &str)| {
                 let each = words.as_bytes().chunks(2).map(|pair| {
                     let word = match char::from(pair[1]) {
-                        '?' => Word::NamesNone,
-                        '-' => Word::Silent,
-                        '!' | '.' => Word::Unknown,
-                        name => Word::Names(name),
+                        '?' => MasterAnswer::NamesNone,
+                        '-' => MasterAnswer::Silent,
+                        '!' | '.' => MasterAnswer::Unknown,
+                        name => MasterAnswer::Names(name),
                     };
                     (pair[0] == b'6', word)
                 });
                 let expected = match *expected {
-                    "?" => (Word::NamesNone, false),
-                    "-" => (Word::Silent, false),
-                    "!" | "." => (Word::Unknown, false),
+                    "?" => (MasterAnswer::NamesNone, false),
+                    "-" => (MasterAnswer::Silent, false),
+                    "!" | "." => (MasterAnswer::Unknown, false),
                     name => (
-                        Word::Names(name.chars().next().unwrap()),
+                        MasterAnswer::Names(name.chars().next().unwrap()),
                         !name.ends_with('~'),
                     ),
                 };
