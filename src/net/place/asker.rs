@@ -8,7 +8,9 @@ use crate::errors::text;
 use crate::net::place::question::Turn;
 use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory::DirectoryTimes;
-use crate::protocol::node::questions::{Heard, Question, QuestionEnd, QuestionTerms, Questions};
+use crate::protocol::node::directory_questions::{
+    Heard, Question, QuestionEnd, QuestionTerms, Questions,
+};
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
 

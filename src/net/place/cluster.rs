@@ -15,8 +15,8 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk, is_at};
 use crate::protocol::node::directory::LastWord;
+use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::master_answers::Belief;
-use crate::protocol::node::questions::Heard;
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{

@@ -13,9 +13,9 @@ use crate::net::socket::open::Begins;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
+use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
-use crate::protocol::node::questions::Heard;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 

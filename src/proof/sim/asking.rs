@@ -8,8 +8,8 @@ use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
 use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::directory_questions::{QuestionEnd, QuestionTerms};
 use crate::protocol::node::master_answers::{Belief, MasterAnswer};
-use crate::protocol::node::questions::{QuestionEnd, QuestionTerms};
 use crate::protocol::quorum::core::Input;
 
 fn shown(instance: usize) -> String {

@@ -2,8 +2,8 @@
 
 use super::sentinels::{SENTINELS, TIMES};
 use crate::protocol::node::directory::FoundMaster;
+use crate::protocol::node::directory_questions::{Heard, Question, Questions};
 use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
-use crate::protocol::node::questions::{Heard, Question, Questions};
 
 /// A client's knowledge of a set.
 pub(super) struct Place {

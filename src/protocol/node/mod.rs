@@ -4,7 +4,7 @@
 //!
 //! - `notice`, `event`: what is logged about a node, and what only once
 //! - `master_answers`: the master that servers name, weighed
-//! - `questions`: the questions to these servers, which callers share
+//! - `directory_questions`: the questions to these servers, which callers share
 //! - `directory`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `refreshes`: when the map is asked for again
@@ -29,6 +29,7 @@ pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
 pub(crate) mod debt;
 pub(crate) mod directory;
+pub(crate) mod directory_questions;
 pub(crate) mod event;
 pub(crate) mod guard;
 pub(crate) mod handshake;
@@ -42,7 +43,6 @@ pub(crate) mod outbox;
 pub(crate) mod outgoing;
 pub(crate) mod pending;
 pub(crate) mod proof;
-pub(crate) mod questions;
 pub(crate) mod reconnect;
 pub(crate) mod refreshes;
 pub(crate) mod standing;
