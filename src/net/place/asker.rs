@@ -9,7 +9,7 @@ use crate::net::place::question::Turn;
 use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory::DirectoryTimes;
 use crate::protocol::node::directory_questions::{
-    Heard, Question, QuestionEnd, QuestionTerms, Questions,
+    DirectoryQuestions, Heard, Question, QuestionEnd, QuestionTerms,
 };
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
@@ -20,7 +20,7 @@ pub(crate) type Told<T> = Result<T, Cause>;
 /// The questions to the servers of one directory, by their addresses. Their answers are for all threads that can wait for
 /// them.
 pub(crate) struct Asker<T> {
-    questions: Mutex<Questions<String, Told<T>>>,
+    questions: Mutex<DirectoryQuestions<String, Told<T>>>,
     /// Notified when a question has ended.
     news: Condvar,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Patience {
 impl<T: Clone + Send + Sync + 'static> Asker<T> {
     pub(crate) fn new() -> Arc<Asker<T>> {
         Arc::new(Asker {
-            questions: Mutex::new(Questions::new(DirectoryTimes::REAL)),
+            questions: Mutex::new(DirectoryQuestions::new(DirectoryTimes::REAL)),
             news: Condvar::new(),
         })
     }

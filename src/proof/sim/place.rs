@@ -2,12 +2,12 @@
 
 use super::sentinels::{SENTINELS, TIMES};
 use crate::protocol::node::directory::FoundMaster;
-use crate::protocol::node::directory_questions::{Heard, Question, Questions};
+use crate::protocol::node::directory_questions::{DirectoryQuestions, Heard, Question};
 use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
 
 /// A client's knowledge of a set.
 pub(super) struct Place {
-    pub(super) questions: Questions<usize, MasterAnswer<usize>>,
+    pub(super) questions: DirectoryQuestions<usize, MasterAnswer<usize>>,
     pub(super) callers: Vec<(u64, Purpose)>,
     /// All questions that were asked.
     pub(super) asked: Vec<Asked>,
@@ -62,7 +62,7 @@ pub(super) enum Asks {
 impl Place {
     pub(super) fn new() -> Place {
         Place {
-            questions: Questions::new(TIMES),
+            questions: DirectoryQuestions::new(TIMES),
             callers: Vec::new(),
             asked: Vec::new(),
             hampered: None,

@@ -17,7 +17,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The questions to servers `S` that are under way, the last answers `T`, and the callers that wait for answers.
 #[derive(Debug)]
-pub(crate) struct Questions<S, T> {
+pub(crate) struct DirectoryQuestions<S, T> {
     times: DirectoryTimes,
     servers: BTreeMap<S, AskedServer<T>>,
     calls: BTreeMap<u64, QuestionCall<S, T>>,
@@ -108,9 +108,9 @@ pub(crate) enum Heard<'a, T> {
     Pending,
 }
 
-impl<S: Ord + Clone, T: Clone> Questions<S, T> {
-    pub(crate) fn new(times: DirectoryTimes) -> Questions<S, T> {
-        Questions {
+impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
+    pub(crate) fn new(times: DirectoryTimes) -> DirectoryQuestions<S, T> {
+        DirectoryQuestions {
             times,
             servers: BTreeMap::new(),
             calls: BTreeMap::new(),

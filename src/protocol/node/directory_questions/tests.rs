@@ -6,7 +6,7 @@ const TIME: Duration = Duration::from_millis(850);
 const LASTS: Duration = Duration::from_secs(2);
 
 struct Asked {
-    questions: Questions<char, u32>,
+    questions: DirectoryQuestions<char, u32>,
     zero: Instant,
     /// All that were begun.
     all: Vec<Question<char>>,
@@ -15,7 +15,7 @@ struct Asked {
 impl Asked {
     fn new() -> Asked {
         Asked {
-            questions: Questions::new(DirectoryTimes::REAL),
+            questions: DirectoryQuestions::new(DirectoryTimes::REAL),
             zero: crate::values::clock::instant(),
             all: Vec::new(),
         }
@@ -110,7 +110,7 @@ fn a_question_that_soon_ends_is_not_joined_by_a_caller_with_much_time() {
 
 #[test]
 fn no_more_questions_are_under_way_than_there_may_be() {
-    let mut questions: Questions<u32, ()> = Questions::new(DirectoryTimes::REAL);
+    let mut questions: DirectoryQuestions<u32, ()> = DirectoryQuestions::new(DirectoryTimes::REAL);
     let terms = QuestionTerms {
         now: crate::values::clock::instant(),
         time: TIME,
