@@ -9,7 +9,7 @@ use crate::net::place::question::Turn;
 use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory::DirectoryTimes;
 use crate::protocol::node::directory_questions::{
-    DirectoryQuestions, Heard, Question, QuestionEnd, QuestionTerms,
+    DirectoryQuestion, DirectoryQuestions, Heard, QuestionEnd, QuestionTerms,
 };
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
@@ -86,7 +86,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
 
     fn start(
         self: &Arc<Self>,
-        question: Question<String>,
+        question: DirectoryQuestion<String>,
         peer: Peer,
         ask: impl Fn(&Peer, &Turn<'_>) -> Told<T> + Send + 'static,
     ) {
@@ -118,7 +118,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
 /// A server that is being asked. If its thread does not start, or ends without an answer, it was not asked.
 struct Asking<T: Clone> {
     asker: Arc<Asker<T>>,
-    question: Question<String>,
+    question: DirectoryQuestion<String>,
     answer: Told<T>,
 }
 

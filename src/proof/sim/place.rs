@@ -2,7 +2,7 @@
 
 use super::sentinels::{SENTINELS, TIMES};
 use crate::protocol::node::directory::FoundMaster;
-use crate::protocol::node::directory_questions::{DirectoryQuestions, Heard, Question};
+use crate::protocol::node::directory_questions::{DirectoryQuestion, DirectoryQuestions, Heard};
 use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
 
 /// A client's knowledge of a set.
@@ -39,7 +39,7 @@ pub(super) enum Purpose {
 
 /// A question to a sentinel.
 pub(super) struct Asked {
-    pub(super) question: Question<usize>,
+    pub(super) question: DirectoryQuestion<usize>,
     /// The sentinel's answer, once the question has arrived there.
     pub(super) word: Option<MasterAnswer<usize>>,
     pub(super) is_over: bool,

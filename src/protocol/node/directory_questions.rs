@@ -48,7 +48,7 @@ struct UnderWay {
 
 /// A question to ask now, in a separate thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question<S> {
+pub(crate) struct DirectoryQuestion<S> {
     number: u64,
     pub(crate) server: S,
     pub(crate) asked: Instant,
@@ -128,7 +128,7 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
         &mut self,
         servers: impl IntoIterator<Item = S>,
         terms: QuestionTerms,
-    ) -> (u64, Vec<Question<S>>) {
+    ) -> (u64, Vec<DirectoryQuestion<S>>) {
         self.forget(terms.now);
         let mut questions = Vec::new();
         let mut waits = Vec::new();
@@ -152,7 +152,7 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
         &mut self,
         server: &S,
         terms: QuestionTerms,
-        questions: &mut Vec<Question<S>>,
+        questions: &mut Vec<DirectoryQuestion<S>>,
     ) -> QuestionState<T> {
         let QuestionTerms { now, lasts, .. } = terms;
         let all = self.servers.values();
@@ -186,7 +186,7 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
             lasts,
             begun: None,
         });
-        questions.push(Question {
+        questions.push(DirectoryQuestion {
             number,
             server: server.clone(),
             asked: now,
@@ -197,7 +197,7 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
 
     /// Notes that a question's thread turns to the server now, and returns whether it may: one that begins late does not
     /// wait long enough to call the server silent.
-    pub(crate) fn turns_to(&mut self, question: &Question<S>, now: Instant) -> bool {
+    pub(crate) fn turns_to(&mut self, question: &DirectoryQuestion<S>, now: Instant) -> bool {
         let in_time = now <= question.asked + question.lasts / 2;
         if let Some(server) = self.servers.get_mut(&question.server) {
             let mut all = server.under_way.iter_mut();
@@ -211,12 +211,12 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
     /// Ends a question. The answer counts from its question on, for all callers that wait for it.
     pub(crate) fn end(
         &mut self,
-        question: &Question<S>,
+        question: &DirectoryQuestion<S>,
         answer: &T,
         ending: QuestionEnd,
         now: Instant,
     ) {
-        let Question {
+        let DirectoryQuestion {
             number, ref server, ..
         } = *question;
         let Some(server) = self.servers.get_mut(server) else {

@@ -9,7 +9,7 @@ struct Asked {
     questions: DirectoryQuestions<char, u32>,
     zero: Instant,
     /// All that were begun.
-    all: Vec<Question<char>>,
+    all: Vec<DirectoryQuestion<char>>,
 }
 
 impl Asked {
