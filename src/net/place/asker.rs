@@ -7,10 +7,10 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::question::Turn;
 use crate::net::socket::peer::Peer;
-use crate::protocol::node::directory::DirectoryTimes;
 use crate::protocol::node::directory_questions::{
     DirectoryQuestion, DirectoryQuestions, Heard, QuestionEnd, QuestionTerms,
 };
+use crate::protocol::node::found_master::DirectoryTimes;
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, lock, start_thread, wait_until};
 

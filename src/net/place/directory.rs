@@ -14,7 +14,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;

@@ -15,7 +15,7 @@ use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
 use crate::values::sync::{

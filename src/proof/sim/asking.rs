@@ -7,8 +7,8 @@ use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
-use crate::protocol::node::directory::{FoundMaster, LastWord};
 use crate::protocol::node::directory_questions::{QuestionEnd, QuestionTerms};
+use crate::protocol::node::found_master::{FoundMaster, LastWord};
 use crate::protocol::node::master_answers::{Belief, MasterAnswer};
 use crate::protocol::quorum::core::Input;
 

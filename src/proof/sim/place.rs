@@ -1,8 +1,8 @@
 //! A client's knowledge of a set: its questions to the sentinels, and the protocol's own questions and answers.
 
 use super::sentinels::{SENTINELS, TIMES};
-use crate::protocol::node::directory::FoundMaster;
 use crate::protocol::node::directory_questions::{DirectoryQuestion, DirectoryQuestions, Heard};
+use crate::protocol::node::found_master::FoundMaster;
 use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
 
 /// A client's knowledge of a set.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
-use crate::protocol::node::directory::DirectoryTimes;
+use crate::protocol::node::found_master::DirectoryTimes;
 use crate::protocol::node::master_answers::MasterAnswer;
 
 /// The number of sentinels of each set.

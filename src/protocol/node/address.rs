@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::found_master::{FoundMaster, LastWord};
 
 /// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
 /// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
@@ -95,7 +95,7 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::node::directory::DirectoryTimes;
+    use crate::protocol::node::found_master::DirectoryTimes;
 
     const HOLDS: Duration = DirectoryTimes::REAL.holds;
     const S: Duration = Duration::from_secs(1);

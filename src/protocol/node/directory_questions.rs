@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::directory::DirectoryTimes;
+use crate::protocol::node::found_master::DirectoryTimes;
 
 /// The maximum number of threads that ask one server at the same time. Only a thread that hangs keeps its place.
 const MAX_QUESTIONS: usize = 4;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::dialect::{Dialect, Lack};
-use crate::protocol::node::directory::FoundMaster;
+use crate::protocol::node::found_master::FoundMaster;
 use crate::protocol::node::witness::Witness;
 
 /// The properties that a server reports when it is connected.

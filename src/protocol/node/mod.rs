@@ -5,7 +5,7 @@
 //! - `notice`, `event`: what is logged about a node, and what only once
 //! - `master_answers`: the master that servers name, weighed
 //! - `directory_questions`: the questions to these servers, which callers share
-//! - `directory`: what follows from their answers
+//! - `found_master`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `refreshes`: when the map is asked for again
 //! - `address`: whether a connection still leads to the node's master
@@ -28,9 +28,9 @@ pub(crate) mod address;
 pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
 pub(crate) mod debt;
-pub(crate) mod directory;
 pub(crate) mod directory_questions;
 pub(crate) mod event;
+pub(crate) mod found_master;
 pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod known_server;

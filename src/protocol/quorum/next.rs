@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::protocol::node::directory::FoundMaster;
+use crate::protocol::node::found_master::FoundMaster;
 use crate::values::arithmetic::NodeSet;
 
 /// The role of a thread.

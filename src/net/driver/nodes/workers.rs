@@ -9,7 +9,7 @@ use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::node::directory::{FoundMaster, LastWord};
+use crate::protocol::node::found_master::{FoundMaster, LastWord};
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};

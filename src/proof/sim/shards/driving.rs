@@ -15,7 +15,7 @@ use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
-use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::{IDENTITY_PARTS, Judged, Look, look};

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::directory::LastWord;
+use crate::protocol::node::found_master::LastWord;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::node::task::NodeTask;

@@ -1,7 +1,7 @@
 //! A node whose address a directory has named.
 
 use super::*;
-use crate::protocol::node::directory::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 
 /// A connection to a server that a directory has named, `since` after the directory was asked.
 fn found_before(since: Duration) -> World {
