@@ -8,7 +8,7 @@
 //! - `found_master`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `refreshes`: when the map is asked for again
-//! - `address`: whether a connection still leads to the node's master
+//! - `master_address`: whether a connection still leads to the node's master
 //! - `guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
 //! - `clock_watch`: whether a server's clock was set forward
@@ -24,7 +24,6 @@
 //! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/link`: how
 //!   connections end and begin; `node/releases`: those that the node is owed)
 
-pub(crate) mod address;
 pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
 pub(crate) mod debt;
@@ -35,6 +34,7 @@ pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod known_server;
 pub(crate) mod look;
+pub(crate) mod master_address;
 pub(crate) mod master_answers;
 pub(crate) mod node;
 pub(crate) mod notice;
