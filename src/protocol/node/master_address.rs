@@ -14,7 +14,7 @@ pub(crate) const NAMED: Duration = Duration::from_secs(1);
 
 /// The state of a connection's address.
 #[derive(Debug, Default)]
-pub(crate) struct Address {
+pub(crate) struct MasterAddress {
     /// `None`: no directory has named the address, and none confirms it.
     found: Option<FoundMaster>,
     /// When the directory was last asked, and whether its answer is pending.
@@ -24,11 +24,11 @@ pub(crate) struct Address {
     moved: Option<Cause>,
 }
 
-impl Address {
-    pub(crate) fn new(found: Option<FoundMaster>) -> Address {
-        Address {
+impl MasterAddress {
+    pub(crate) fn new(found: Option<FoundMaster>) -> MasterAddress {
+        MasterAddress {
             found,
-            ..Address::default()
+            ..MasterAddress::default()
         }
     }
 
@@ -101,9 +101,9 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
 
-    fn address(at: Instant) -> Address {
+    fn address(at: Instant) -> MasterAddress {
         let found = FoundMaster::new("m at h:1".into(), at, true, DirectoryTimes::REAL);
-        Address::new(Some(found))
+        MasterAddress::new(Some(found))
     }
 
     fn yes(at: Instant) -> Option<LastWord> {
@@ -148,7 +148,7 @@ mod tests {
     fn a_master_that_few_name_counts_from_the_first_confirmation_on() {
         let zero = crate::values::clock::instant();
         let few = FoundMaster::new("m at h:1".into(), zero, false, DirectoryTimes::REAL);
-        let mut address = Address::new(Some(few));
+        let mut address = MasterAddress::new(Some(few));
         assert!(address.is_unconfirmed(zero) && address.is_due(zero));
         assert!(!address.ask(zero).unwrap().is_confirmed);
         address.answered(zero, None);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn without_a_directory_nothing_is_asked_and_all_is_believed() {
         let zero = crate::values::clock::instant();
-        let mut address = Address::new(None);
+        let mut address = MasterAddress::new(None);
         let later = zero + 3600 * S;
         assert!(!address.is_due(later) && !address.is_unconfirmed(later));
         assert!(address.ask(later).is_none());

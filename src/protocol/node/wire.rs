@@ -15,7 +15,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look;
-use crate::protocol::node::master_address::Address;
+use crate::protocol::node::master_address::MasterAddress;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{Pending, SentCommand};
 use crate::protocol::node::proof::{Part, Proofs};
@@ -92,7 +92,7 @@ pub(crate) struct Wire {
     /// The scripts whose texts were sent, among those that are loaded with their first call.
     loaded: u32,
     alone: Alone,
-    pub(crate) address: Address,
+    pub(crate) address: MasterAddress,
 }
 
 impl Wire {
@@ -100,7 +100,7 @@ impl Wire {
         Wire {
             reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
             proofs: Proofs::new(handshake.witness.take()),
-            address: Address::new(handshake.found.clone()),
+            address: MasterAddress::new(handshake.found.clone()),
             handshake,
             ..Wire::default()
         }
