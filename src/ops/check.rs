@@ -22,7 +22,7 @@ use crate::protocol::commands::companions::{self, WITNESS};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::{slots, witness_keys};
-use crate::protocol::node::guard::DEFAULT_TTL;
+use crate::protocol::node::restart_guard::DEFAULT_TTL;
 use crate::values::arithmetic::{NodeSet, Ttl};
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;

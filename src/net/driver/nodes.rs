@@ -25,9 +25,9 @@ use crate::protocol::commands::companions;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::event::NodeEvent;
-use crate::protocol::node::guard::{self, Guard};
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
+use crate::protocol::node::restart_guard::{self, Guard};
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::settings::node_address::NodeAddress;
@@ -297,7 +297,7 @@ impl Nodes {
     /// allowed.
     pub(crate) fn warn_of_long_ttl(&self, ttl: Ttl) {
         static WARNED: AtomicBool = AtomicBool::new(false);
-        let longest = guard::DEFAULT_TTL;
+        let longest = restart_guard::DEFAULT_TTL;
         if ttl.duration() > longest
             && !self.guards.is_needed
             && self.guards.each.iter().any(Option::is_some)
@@ -476,7 +476,7 @@ impl DriverState {
 
 /// How long a node that may have forgotten locks gives no votes. (A set may have forgotten them at any time.)
 fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
-    let default = place.is_set().then_some(guard::DEFAULT_TTL);
+    let default = place.is_set().then_some(restart_guard::DEFAULT_TTL);
     let max_ttl = match options.restart_guard {
         None => default,
         Some(_) => options.max_ttl(),

@@ -7,7 +7,7 @@ use crate::ops::rules::codes::Code;
 use crate::ops::rules::facts::NodeReport;
 use crate::ops::rules::finding::{Remark, Severity};
 use crate::protocol::commands::slots;
-use crate::protocol::node::guard::{DEFAULT_TTL, MARGIN};
+use crate::protocol::node::restart_guard::{DEFAULT_TTL, MARGIN};
 
 /// The time until a replica is promoted, and the time until a lock is renewed.
 const PROMOTION: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::guard::{VotesFrom, later};
+use crate::protocol::node::restart_guard::{VotesFrom, later};
 use crate::protocol::node::standing::{SitsOut, Why};
 
 /// How far a clock may gain unnoticed, beside what rates explain.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::{ClockReading, ClockWatch};
-use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::restart_guard::{Guard, PreviousServer, ServerStart, VotesFrom};
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 

@@ -9,7 +9,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::guard::Guard;
+use crate::protocol::node::restart_guard::Guard;
 use crate::protocol::node::witness::{
     Evidence, Identity, Witness, changed, has_evicted, is_replica, refused, was_flushed,
 };

@@ -9,7 +9,7 @@
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master
-//! - `guard`: when a restarted or replaced server may vote
+//! - `restart_guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
 //! - `clock_watch`: whether a server's clock was set forward
 //! - `proof`: answers that count only with such evidence
@@ -30,7 +30,6 @@ pub(crate) mod debt;
 pub(crate) mod directory_questions;
 pub(crate) mod event;
 pub(crate) mod found_master;
-pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod known_server;
 pub(crate) mod look;
@@ -45,6 +44,7 @@ pub(crate) mod pending;
 pub(crate) mod proof;
 pub(crate) mod reconnect;
 pub(crate) mod refreshes;
+pub(crate) mod restart_guard;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::protocol::node::guard::VotesFrom;
+use crate::protocol::node::restart_guard::VotesFrom;
 
 /// Which of a node's answers count now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

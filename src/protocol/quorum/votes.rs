@@ -10,8 +10,8 @@ use crate::protocol::commands::kind_votes::Numbers;
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::guard::retry_after;
 use crate::protocol::node::node::Node;
+use crate::protocol::node::restart_guard::retry_after;
 use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
 
 /// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.

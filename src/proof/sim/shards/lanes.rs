@@ -15,7 +15,7 @@ use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::guard::Guard;
+use crate::protocol::node::restart_guard::Guard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;

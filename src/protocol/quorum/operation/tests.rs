@@ -4,7 +4,7 @@ use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Notify;
-use crate::protocol::node::guard::VotesFrom;
+use crate::protocol::node::restart_guard::VotesFrom;
 use crate::protocol::node::standing::{SitsOut, Why};
 use crate::protocol::quorum::op::Named;
 use crate::values::clock;
