@@ -27,7 +27,7 @@ use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
-use crate::protocol::node::restart_guard::{self, Guard};
+use crate::protocol::node::restart_guard::{self, RestartGuard};
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::settings::node_address::NodeAddress;
@@ -67,7 +67,7 @@ pub(crate) struct Nodes {
 }
 
 struct Guards {
-    each: Vec<Option<Guard>>,
+    each: Vec<Option<RestartGuard>>,
     /// Whether the program has asked for the guard.
     is_needed: bool,
 }
@@ -127,7 +127,7 @@ impl Nodes {
         let guards = places
             .iter()
             .map(|place| guard(place, options, places.len()));
-        let guards: Vec<Option<Guard>> = guards.collect();
+        let guards: Vec<Option<RestartGuard>> = guards.collect();
         let timeouts = Timeouts {
             node: options.node_timeout,
             connect: options.connect_timeout,
@@ -475,13 +475,13 @@ impl DriverState {
 }
 
 /// How long a node that may have forgotten locks gives no votes. (A set may have forgotten them at any time.)
-fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
+fn guard(place: &Place, options: &Options, nodes: usize) -> Option<RestartGuard> {
     let default = place.is_set().then_some(restart_guard::DEFAULT_TTL);
     let max_ttl = match options.restart_guard {
         None => default,
         Some(_) => options.max_ttl(),
     };
-    let guard = Guard::new(max_ttl?, nodes);
+    let guard = RestartGuard::new(max_ttl?, nodes);
     Some(match place.is_set() {
         true => guard.of_set(),
         false => guard,

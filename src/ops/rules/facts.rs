@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::ops::rules::finding::Remark;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::node::look::Look;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 
 /// The field of INFO that shows whether a server keeps its keys.
 pub(super) const EVICTED: &str = "evicted_keys";
@@ -119,8 +119,8 @@ pub(crate) struct Rules<'a> {
 
 impl Facts {
     /// The restart guard of this node.
-    fn guard(&self, rules: Rules<'_>) -> Option<Guard> {
-        let guard = Guard::new(rules.guard.or(self.default_guard)?, 1);
+    fn guard(&self, rules: Rules<'_>) -> Option<RestartGuard> {
+        let guard = RestartGuard::new(rules.guard.or(self.default_guard)?, 1);
         Some(if self.is_set { guard.of_set() } else { guard })
     }
 

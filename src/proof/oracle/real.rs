@@ -13,7 +13,7 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::outgoing::Outgoing;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::attempt::{Attempt, Tried};
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -87,7 +87,7 @@ impl Real {
         let base = Point::now();
         let (_, _, quarantine) = world.sizes();
         let times = [u32::from(quarantine) * UNIT, MS, MS];
-        let guard = (quarantine > 0).then(|| Guard::new(times[0], NODES).shorter(times));
+        let guard = (quarantine > 0).then(|| RestartGuard::new(times[0], NODES).shorter(times));
         let timeouts = Timeouts {
             node: TIMEOUT,
             connect: TIMEOUT,

@@ -15,7 +15,7 @@ use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::node::node::Timeouts;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::ThreadRole;
@@ -108,9 +108,9 @@ pub(super) enum Task {
     Waits(Instant),
 }
 
-pub(super) fn guard(nodes: usize) -> Guard {
+pub(super) fn guard(nodes: usize) -> RestartGuard {
     let times = [LONGEST, RESOLUTION, MARGIN].map(Duration::from_micros);
-    Guard::new(times[0], nodes).shorter(times)
+    RestartGuard::new(times[0], nodes).shorter(times)
 }
 
 impl Client {

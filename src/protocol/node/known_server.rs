@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::{ClockReading, ClockWatch};
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::restart_guard::{Guard, PreviousServer, ServerStart, VotesFrom};
+use crate::protocol::node::restart_guard::{PreviousServer, RestartGuard, ServerStart, VotesFrom};
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
@@ -21,7 +21,7 @@ const MOST_ENDED: usize = 1000;
 #[derive(Clone, Default)]
 pub(crate) struct KnownServer {
     /// How long the server gives no votes after its start.
-    guard: Option<Guard>,
+    guard: Option<RestartGuard>,
     /// The last record of this server, or of its predecessor.
     previous: Option<PreviousServer>,
     /// The identity at that time, with the restart guard.
@@ -62,7 +62,7 @@ impl<'a> Connected<'a> {
 }
 
 impl KnownServer {
-    pub(super) fn new(guard: Option<Guard>) -> KnownServer {
+    pub(super) fn new(guard: Option<RestartGuard>) -> KnownServer {
         KnownServer {
             guard,
             ..KnownServer::default()

@@ -9,7 +9,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::{
     Evidence, Identity, Witness, changed, has_evicted, is_replica, refused, was_flushed,
 };
@@ -121,7 +121,7 @@ impl Look {
 
     /// How long the server would not vote on acquires for a program that connected now, and set the witness if that is
     /// necessary.
-    pub(crate) fn left(&self, guard: Guard, flushed: bool) -> Duration {
+    pub(crate) fn left(&self, guard: RestartGuard, flushed: bool) -> Duration {
         let age = self.own_witness().map(|(_, age)| *age);
         let calm = !self.promoted && !self.has_evicted() && !flushed;
         match age {
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_look_shows_for_how_long_a_connection_would_have_no_votes() {
-        let guard = Guard::new(30 * S, 3);
+        let guard = RestartGuard::new(30 * S, 3);
         // Uptime, whether it was promoted, the witness and its age, whether it was flushed; and for how long.
         let own = "r h 0 1";
         for (uptime, before, witness, flushed, expected) in [

@@ -28,7 +28,7 @@ use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::Pending;
 use crate::protocol::node::reconnect::{NextConnection, Reconnect};
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::wire::Wire;
 use crate::protocol::node::wire::receiving::Received;
@@ -106,7 +106,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(address: Arc<str>, guard: Option<Guard>) -> Node {
+    pub(crate) fn new(address: Arc<str>, guard: Option<RestartGuard>) -> Node {
         Node {
             address,
             server: KnownServer::new(guard),

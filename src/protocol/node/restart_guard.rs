@@ -19,7 +19,7 @@ pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a newly started server gives no votes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guard {
+pub(crate) struct RestartGuard {
     wait: Duration,
     resolution: Duration,
     margin: Duration,
@@ -81,10 +81,10 @@ impl PreviousServer {
     }
 }
 
-impl Guard {
+impl RestartGuard {
     /// The guard for locks with ttls up to `max_ttl`, on this number of nodes.
-    pub(crate) fn new(max_ttl: Duration, nodes: usize) -> Guard {
-        Guard {
+    pub(crate) fn new(max_ttl: Duration, nodes: usize) -> RestartGuard {
+        RestartGuard {
             wait: max_ttl.max(RESOLUTION),
             resolution: RESOLUTION,
             margin: MARGIN,
@@ -93,8 +93,8 @@ impl Guard {
     }
 
     /// The guard if a server may be promoted and restarted at once: its uptime shows less.
-    pub(crate) fn of_set(self) -> Guard {
-        Guard {
+    pub(crate) fn of_set(self) -> RestartGuard {
+        RestartGuard {
             resolution: self.resolution.saturating_add(self.margin),
             ..self
         }
@@ -122,7 +122,7 @@ impl Guard {
         known: Option<&PreviousServer>,
         start: &ServerStart<'_>,
     ) -> VotesFrom {
-        let grants = Guard {
+        let grants = RestartGuard {
             margin: match mutant(Mutant::GrantInMargin) {
                 true => Duration::ZERO,
                 false => self.margin,
@@ -130,7 +130,7 @@ impl Guard {
             ..self
         };
         let all = grants.votes_from(known, start, |votes| votes.all);
-        let at_once = Guard {
+        let at_once = RestartGuard {
             wait: Duration::ZERO,
             margin: match mutant(Mutant::ExtendInMargin) {
                 true => Duration::ZERO,
@@ -176,10 +176,10 @@ impl Guard {
 }
 
 #[cfg(test)]
-impl Guard {
+impl RestartGuard {
     /// The guard with other times: the simulation's seconds are shorter.
-    pub(crate) fn shorter(self, [wait, resolution, margin]: [Duration; 3]) -> Guard {
-        Guard {
+    pub(crate) fn shorter(self, [wait, resolution, margin]: [Duration; 3]) -> RestartGuard {
+        RestartGuard {
             wait,
             resolution,
             margin,
@@ -221,7 +221,7 @@ mod tests {
     fn a_server_votes_when_it_has_been_up_for_long_enough() {
         let zero = crate::values::clock::instant();
         for wait in 1..=5 {
-            let guard = Guard::new(wait * S, 3);
+            let guard = RestartGuard::new(wait * S, 3);
             for begin in (0..1000).step_by(50) {
                 for age in (0..8000).step_by(50) {
                     let (begun, at) = (zero + begin * MS, zero + (begin + age) * MS);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_was_recorded_of_an_address_counts() {
-        let (zero, guard) = (crate::values::clock::instant(), Guard::new(5 * S, 3));
+        let (zero, guard) = (crate::values::clock::instant(), RestartGuard::new(5 * S, 3));
         let known = PreviousServer {
             run_id: Some("a".into()),
             heard: zero + 10 * S,
@@ -301,7 +301,7 @@ mod tests {
                 at,
                 witness: Some(age),
             };
-            let votes = Guard::new(30 * S, nodes).votes(None, &start);
+            let votes = RestartGuard::new(30 * S, nodes).votes(None, &start);
             assert_eq!((votes.held, votes.all), (at + held * S, at + all * S));
         }
     }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_server_of_a_set_is_calm_when_the_one_before_has_ended_too() {
         let at = crate::values::clock::instant();
-        let guard = Guard::new(30 * S, 1).of_set();
+        let guard = RestartGuard::new(30 * S, 1).of_set();
         for (uptime, held, all) in [(0, 6, 36), (5, 1, 31), (6, 0, 30), (36, 0, 0)] {
             let start = ServerStart {
                 run_id: None,
@@ -333,7 +333,11 @@ mod tests {
             at,
             witness: None,
         };
-        let from = |max_ttl, uptime| Guard::new(max_ttl, 3).votes(None, &start(uptime)).all;
+        let from = |max_ttl, uptime| {
+            RestartGuard::new(max_ttl, 3)
+                .votes(None, &start(uptime))
+                .all
+        };
         assert_eq!(from(3 * MS, Duration::ZERO), at + 2 * S);
         assert_eq!(from(3 * MS, Duration::MAX), at);
         let century = 100 * 365 * 24 * 3600 * S;

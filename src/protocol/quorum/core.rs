@@ -26,7 +26,7 @@ use crate::protocol::node::event::Events;
 use crate::protocol::node::found_master::LastWord;
 use crate::protocol::node::node::{Node, Timeouts};
 use crate::protocol::node::order::Reader;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::confirm::Confirmation;
@@ -91,7 +91,7 @@ pub(crate) struct Core<W> {
 
 impl<W> Core<W> {
     pub(crate) fn new(
-        addresses: impl Iterator<Item = (Arc<str>, Option<Guard>)>,
+        addresses: impl Iterator<Item = (Arc<str>, Option<RestartGuard>)>,
         timeouts: Timeouts,
         prefix: Prefix,
         seed: u64,

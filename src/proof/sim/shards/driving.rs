@@ -19,7 +19,7 @@ use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord}
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::look::{IDENTITY_PARTS, Judged, Look, look};
 use crate::protocol::node::outgoing::Outgoing;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::Witness;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -357,7 +357,7 @@ impl ShardWorld {
             let witness = Look::calm(identity(here, &run_id), Some(&commands), &Secret::default());
             return witness.map(|(witness, _)| witness);
         }
-        let seasoned = Guard::new(LONGEST, nodes).of_set().seasoned();
+        let seasoned = RestartGuard::new(LONGEST, nodes).of_set().seasoned();
         let looked = match look_at(here, &run_id, t)?.judge(seasoned) {
             Judged::Fits(witness, _) => return Ok(witness),
             Judged::LookAgain(looked) => looked,

@@ -15,7 +15,7 @@ use crate::protocol::calls::owed::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;
@@ -206,7 +206,7 @@ impl ShardWorld {
         let guard = self
             .conditions
             .guarded
-            .then(|| Guard::new(LONGEST, nodes).of_set());
+            .then(|| RestartGuard::new(LONGEST, nodes).of_set());
         let (seed, now) = (self.random.next(), self.now());
         let lane = Lane::new(u8::try_from(p).unwrap(), places, guard, (seed, now));
         self.checks.counts[Count::Lanes] += 1;

@@ -14,7 +14,7 @@ use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::node::Timeouts;
-use crate::protocol::node::restart_guard::Guard;
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::ThreadRole;
@@ -101,7 +101,7 @@ impl Lane {
     pub(super) fn new(
         number: u8,
         places: Vec<Place>,
-        guard: Option<Guard>,
+        guard: Option<RestartGuard>,
         (rng, start): (u64, Instant),
     ) -> Lane {
         let nodes = places.len();

@@ -32,7 +32,7 @@ fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_s
             routed,
             ..Handshake::default()
         };
-        let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 1)));
+        let mut server = KnownServer::new(Some(RestartGuard::new(Duration::from_secs(30), 1)));
         server.connected(&connected(Some("r"), 100));
         server.connected(&connected(run_id, 100 + ahead));
         let found = |server: &KnownServer| server.clock.step(now).map(|step| step.why);
@@ -69,7 +69,7 @@ fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved()
         ("g", true, true, [5, 35]),
         ("h", true, false, [5, 35]),
     ] {
-        let guard = Some(Guard::new(Duration::from_secs(30), 1));
+        let guard = Some(RestartGuard::new(Duration::from_secs(30), 1));
         let mut server = KnownServer::new(guard);
         // The server may have forgotten locks until 15 seconds from now.
         server.connected(&connected("h", 20, false, routed));
@@ -104,7 +104,7 @@ fn another_lane_s_record_of_a_server_counts() {
         routed,
         ..Handshake::default()
     };
-    let new = || KnownServer::new(Some(Guard::new(Duration::from_secs(30), 3)));
+    let new = || KnownServer::new(Some(RestartGuard::new(Duration::from_secs(30), 3)));
     let votes = |server: &KnownServer, seconds| server.standing(at(seconds)) == Standing::Votes;
     // The first lane notices the change before the second lane is connected, or does not; the second one is new, or
     // has been idle.
@@ -172,7 +172,7 @@ fn a_clock_is_measured_from_the_latest_reading_of_any_lane() {
         received: at(seconds),
     };
     let lane = |seconds, ahead| {
-        let mut server = KnownServer::new(Some(Guard::new(Duration::from_secs(30), 3)));
+        let mut server = KnownServer::new(Some(RestartGuard::new(Duration::from_secs(30), 3)));
         server.previous = Some(PreviousServer {
             run_id: Some("r".into()),
             heard: at(seconds),
@@ -225,7 +225,7 @@ fn a_clock_is_measured_from_the_latest_reading_of_any_lane() {
 #[test]
 fn the_last_reply_to_any_lane_counts() {
     let now = clock::instant();
-    let guard = Some(Guard::new(Duration::from_secs(30), 3));
+    let guard = Some(RestartGuard::new(Duration::from_secs(30), 3));
     let server = |heard: Instant| KnownServer {
         previous: Some(PreviousServer {
             run_id: Some("r".into()),

@@ -9,7 +9,7 @@ use crate::values::clock;
 #[test]
 fn behind_a_step_a_vote_counts_only_where_the_lock_has_counted_before() {
     let now = clock::instant();
-    let guard = Guard::new(Duration::from_secs(30), 3);
+    let guard = RestartGuard::new(Duration::from_secs(30), 3);
     let mut node = Node::new("x".into(), Some(guard));
     let withheld = |node: &Node| {
         [(true, true), (true, false), (false, true), (false, false)]
@@ -42,7 +42,7 @@ fn behind_a_step_a_vote_counts_only_where_the_lock_has_counted_before() {
 #[test]
 fn what_other_lanes_have_learnt_of_the_next_server_counts_once_its_connection_is_used() {
     let now = clock::instant();
-    let guard = Guard::new(Duration::from_secs(30), 3);
+    let guard = RestartGuard::new(Duration::from_secs(30), 3);
     let handshake = |run_id: &str| Handshake {
         run_id: Some(run_id.into()),
         uptime: Some((Duration::from_secs(1000), now)),

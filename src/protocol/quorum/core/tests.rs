@@ -49,7 +49,7 @@ impl World {
     /// A node at `h:1`, one of this many, that sits out for a second, with its worker, since its server has just been started.
     fn sitting_out(nodes: usize) -> World {
         let mut world = World::new();
-        let guard = Guard::new(1000 * MS, nodes);
+        let guard = RestartGuard::new(1000 * MS, nodes);
         let addresses = std::iter::once((Arc::from("h:1"), Some(guard)));
         let timeouts = world.core.timeouts;
         world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
