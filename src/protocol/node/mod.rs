@@ -12,7 +12,7 @@
 //! - `restart_guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
 //! - `clock_watch`: whether a server's clock was set forward
-//! - `proof`: answers that count only with such evidence
+//! - `witness_proofs`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
 //! - `pending`: the commands whose replies are pending
 //! - `wire`: one connection (`outgoing`: the commands that are being sent; `wire/receiving`: the replies)
@@ -41,10 +41,10 @@ pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod outgoing;
 pub(crate) mod pending;
-pub(crate) mod proof;
 pub(crate) mod reconnect;
 pub(crate) mod refreshes;
 pub(crate) mod restart_guard;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;
+pub(crate) mod witness_proofs;

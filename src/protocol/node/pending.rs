@@ -5,7 +5,7 @@ use crate::errors::server_error::refuses_companions;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::proof::Part;
+use crate::protocol::node::witness_proofs::Part;
 
 /// The operation that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

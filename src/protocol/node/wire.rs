@@ -18,8 +18,8 @@ use crate::protocol::node::look;
 use crate::protocol::node::master_address::MasterAddress;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{Pending, SentCommand};
-use crate::protocol::node::proof::{Part, Proofs};
 use crate::protocol::node::witness;
+use crate::protocol::node::witness_proofs::{Part, Proofs};
 use crate::values::prefix::Prefix;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed

@@ -10,9 +10,9 @@ use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::pending::{Pending, ReplyClass, SentCommand};
-use crate::protocol::node::proof::{self, Answered, Part};
 use crate::protocol::node::wire::Wire;
 use crate::protocol::node::witness;
+use crate::protocol::node::witness_proofs::{self, Answered, Part};
 use crate::values::prefix::Prefix;
 
 /// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
@@ -77,7 +77,7 @@ impl Wire {
         match reply {
             // The witness's slot has moved, which means nothing for the lock's.
             Reply::Error(text) if self.elsewhere(text).is_some() => witness::changed(),
-            Reply::Error(text) => proof::refused(text, part),
+            Reply::Error(text) => witness_proofs::refused(text, part),
             _ => witness::changed(),
         }
     }
