@@ -13,8 +13,8 @@ use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::TRIAL;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
-use crate::protocol::node::look::{self, FLUSHED, Look};
 use crate::protocol::node::witness::{self, was_flushed};
+use crate::protocol::node::witness_look::{self, FLUSHED, Look};
 use crate::values::arithmetic::Ttl;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
@@ -118,7 +118,7 @@ fn try_witness(query: &mut Query, key: &[u8]) -> Result<(Option<Cause>, Option<G
     let mut bytes = Vec::new();
     // No server executes a command that contradicts itself. If it is permitted, the reply is a syntax error.
     let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
-    for command in look::look(key).iter().chain([&FLUSHED]) {
+    for command in witness_look::look(key).iter().chain([&FLUSHED]) {
         resp::pack(&mut bytes, &[command], None);
     }
     resp::pack(&mut bytes, &[set], None);

@@ -17,8 +17,8 @@ use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::look::{self, FLUSHED, Judged, Look};
 use crate::protocol::node::witness::Witness;
+use crate::protocol::node::witness_look::{self, FLUSHED, Judged, Look};
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -245,7 +245,7 @@ impl Conversation {
             let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
             resp::pack(&mut bytes, &[&set], None);
         }
-        let look = look::look(key);
+        let look = witness_look::look(key);
         for command in look.iter().chain([&FLUSHED]) {
             resp::pack(&mut bytes, &[command], None);
         }

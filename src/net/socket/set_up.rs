@@ -17,8 +17,8 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::look::{self, IDENTITY_PARTS};
 use crate::protocol::node::witness::is_replica;
+use crate::protocol::node::witness_look::{self, IDENTITY_PARTS};
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -145,14 +145,14 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
         Purpose::Locks | Purpose::Looks => (&b""[..], 2),
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
-    let look = look::look(key).into_iter().take(parts);
+    let look = witness_look::look(key).into_iter().take(parts);
     let look = look.map(|[name, argument]| {
         let mut command = Cmd::new();
         command.arg(name).arg(argument);
         command
     });
     let guarded = matches!(purpose, Purpose::GuardedLocks { .. });
-    let clock = guarded.then(|| Cmd::new().arg(look::CLOCK).clone());
+    let clock = guarded.then(|| Cmd::new().arg(witness_look::CLOCK).clone());
     look.chain(clock).collect()
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::ops::rules::finding::Remark;
 use crate::protocol::commands::server_info::ServerInfo;
-use crate::protocol::node::look::Look;
 use crate::protocol::node::restart_guard::RestartGuard;
+use crate::protocol::node::witness_look::Look;
 
 /// The field of INFO that shows whether a server keeps its keys.
 pub(super) const EVICTED: &str = "evicted_keys";

@@ -15,7 +15,7 @@ use crate::protocol::commands::node_queue::{self, LockInfo};
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::commands::slots::{Ranges, SLOTS, combinations};
-use crate::protocol::node::look::Look;
+use crate::protocol::node::witness_look::Look;
 use crate::values::label::Label;
 use crate::values::last_run::LastRun;
 use crate::values::lock_value::{self, Since, pack};

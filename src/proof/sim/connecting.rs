@@ -14,8 +14,8 @@ use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::look::Judged;
 use crate::protocol::node::witness::{Witness, refused};
+use crate::protocol::node::witness_look::Judged;
 
 impl World {
     pub(super) fn connect(&mut self, c: usize, node: usize) {

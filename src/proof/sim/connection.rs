@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::errors::cause::Cause;
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::look::Look;
+use crate::protocol::node::witness_look::Look;
 
 /// The network between the clients and the servers.
 #[derive(Default)]

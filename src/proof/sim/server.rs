@@ -7,7 +7,7 @@ use super::sentinels::Sentinels;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::node::look::{self, Look};
+use crate::protocol::node::witness_look::{self, Look};
 use crate::testing::store::{Mood, Value, members};
 
 /// How far clocks differ: as much less as everything here.
@@ -175,7 +175,7 @@ impl Server {
             let parsed = crate::protocol::commands::resp::parse(&reply, &Secret::default());
             parsed.unwrap().unwrap().0
         };
-        let [.., value, left] = look::look(WITNESS);
+        let [.., value, left] = witness_look::look(WITNESS);
         let (value, left) = (ask(&value), ask(&left));
         let before = u8::from(here.promoted);
         let replication = format!("{}master_replid2:{before}\r\n", here.replication());

@@ -10,7 +10,7 @@
 //! - `refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master
 //! - `restart_guard`: when a restarted or replaced server may vote
-//! - `witness`: what shows that a server still has the locks that it granted (`look`: a look at that)
+//! - `witness`: what shows that a server still has the locks that it granted (`witness_look`: a look at that)
 //! - `clock_watch`: whether a server's clock was set forward
 //! - `witness_proofs`: answers that count only with such evidence
 //! - `handshake`: the properties that a server reports when it is connected
@@ -32,7 +32,6 @@ pub(crate) mod event;
 pub(crate) mod found_master;
 pub(crate) mod handshake;
 pub(crate) mod known_server;
-pub(crate) mod look;
 pub(crate) mod master_address;
 pub(crate) mod master_answers;
 pub(crate) mod node;
@@ -47,4 +46,5 @@ pub(crate) mod restart_guard;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;
+pub(crate) mod witness_look;
 pub(crate) mod witness_proofs;

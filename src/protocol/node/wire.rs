@@ -14,11 +14,11 @@ use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::look;
 use crate::protocol::node::master_address::MasterAddress;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{Pending, SentCommand};
 use crate::protocol::node::witness;
+use crate::protocol::node::witness_look;
 use crate::protocol::node::witness_proofs::{Part, Proofs};
 use crate::values::prefix::Prefix;
 
@@ -201,13 +201,13 @@ impl Wire {
             self.expect(Pending::Look(part), out);
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
-            let [_, replication, stats, get, _] = look::look(&key);
+            let [_, replication, stats, get, _] = witness_look::look(&key);
             let command: &[&[u8]] = match part {
                 Part::Master => &replication,
                 Part::Evictions => &stats,
                 Part::Witness if self.proofs.lack_witness() => &witness::ALL,
                 Part::Witness => &get,
-                Part::Clock => &[look::CLOCK],
+                Part::Clock => &[witness_look::CLOCK],
             };
             resp::pack(out.bytes, &[command], None);
         }

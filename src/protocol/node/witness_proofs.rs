@@ -15,8 +15,8 @@ use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::look;
 use crate::protocol::node::witness::{self, Evidence, Witness, changed, has_evicted};
+use crate::protocol::node::witness_look;
 
 /// The fact that one reply shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ impl<P> Proofs<P> {
 /// The cause if the server refuses the command for `part`, or cannot show it now.
 pub(crate) fn refused(text: &str, part: Part) -> Cause {
     match (witness::refused(text), part) {
-        (Cause::NoWitness(_), Part::Master) => Cause::NoInfo(look::REPLICATION),
-        (Cause::NoWitness(_), Part::Evictions) => Cause::NoInfo(look::STATS),
+        (Cause::NoWitness(_), Part::Master) => Cause::NoInfo(witness_look::REPLICATION),
+        (Cause::NoWitness(_), Part::Evictions) => Cause::NoInfo(witness_look::STATS),
         // The next connection does without.
         (Cause::NoWitness(text), Part::Clock) => Cause::Closed(text),
         (cause, _) => cause,
