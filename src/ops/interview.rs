@@ -14,7 +14,7 @@ use crate::protocol::commands::scripts::TRIAL;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::witness::{self, was_flushed};
-use crate::protocol::node::witness_look::{self, FLUSHED, Look};
+use crate::protocol::node::witness_look::{self, FLUSHED, WitnessLook};
 use crate::values::arithmetic::Ttl;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
@@ -133,7 +133,7 @@ fn try_witness(query: &mut Query, key: &[u8]) -> Result<(Option<Cause>, Option<G
             _ => None,
         });
     let flushed = was_flushed(Some(&commands), query.secret());
-    let look = Look::of(
+    let look = WitnessLook::of(
         vec![server, replication, stats, value, left],
         query.secret(),
     );

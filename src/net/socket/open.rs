@@ -18,7 +18,7 @@ use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::witness::Witness;
-use crate::protocol::node::witness_look::{self, FLUSHED, Judged, Look};
+use crate::protocol::node::witness_look::{self, FLUSHED, Judged, WitnessLook};
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -216,7 +216,8 @@ impl Conversation {
         });
         let found = match witness {
             Some(key) => {
-                let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
+                let judged =
+                    WitnessLook::of(look, &handshake.secret).map(|look| look.judge(seasoned));
                 judged.and_then(|judged| match judged {
                     Judged::Fits(witness, uptime) => Ok((witness, uptime)),
                     Judged::LookAgain(first) => self.look_again(key, &first),
@@ -233,12 +234,16 @@ impl Conversation {
         let mut bytes = Vec::new();
         resp::pack(&mut bytes, &[&FLUSHED], None);
         let commands = self.ask(&bytes, 1)?;
-        Look::calm(look, commands.first(), self.reader.secret())
+        WitnessLook::calm(look, commands.first(), self.reader.secret())
     }
 
     /// The witness of a new connection's server, for the locks that it has granted, and how long it has been up. Sets the
     /// witness if that is necessary, and looks at what is there then.
-    fn look_again(&mut self, key: &[u8], first: &Look) -> Result<(Witness, Duration), Cause> {
+    fn look_again(
+        &mut self,
+        key: &[u8],
+        first: &WitnessLook,
+    ) -> Result<(Witness, Duration), Cause> {
         let random = getrandom::u64().map_err(|error| Cause::Connect(error.to_string()))?;
         let (mut bytes, set) = (Vec::new(), first.set_witness(key, random));
         if let Some(set) = &set {

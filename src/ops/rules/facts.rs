@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::ops::rules::finding::Remark;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::node::restart_guard::RestartGuard;
-use crate::protocol::node::witness_look::Look;
+use crate::protocol::node::witness_look::WitnessLook;
 
 /// The field of INFO that shows whether a server keeps its keys.
 pub(super) const EVICTED: &str = "evicted_keys";
@@ -79,7 +79,7 @@ pub(crate) struct NodeReport {
 /// The replies to the questions that the restart guard has at a new connection.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardLook {
-    pub(crate) look: Look,
+    pub(crate) look: WitnessLook,
     /// Whether the server may have been flushed.
     pub(crate) flushed: bool,
 }

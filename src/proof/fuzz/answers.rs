@@ -15,7 +15,7 @@ use crate::protocol::commands::node_queue::{self, LockInfo};
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::commands::slots::{Ranges, SLOTS, combinations};
-use crate::protocol::node::witness_look::Look;
+use crate::protocol::node::witness_look::WitnessLook;
 use crate::values::label::Label;
 use crate::values::last_run::LastRun;
 use crate::values::lock_value::{self, Since, pack};
@@ -107,7 +107,7 @@ pub(super) fn info(data: &[u8]) {
         Ok(Ok(number)) if at == 4 => Reply::Int(number),
         _ => bulk(part),
     };
-    match Look::of(parts.iter().enumerate().map(reply).collect(), &secret()) {
+    match WitnessLook::of(parts.iter().enumerate().map(reply).collect(), &secret()) {
         Ok(look) => {
             let _ = look.set_witness(b"redlock:witness", 7);
             let _ = look.judge(std::time::Duration::from_secs(10));

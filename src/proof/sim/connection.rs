@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::errors::cause::Cause;
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
-use crate::protocol::node::witness_look::Look;
+use crate::protocol::node::witness_look::WitnessLook;
 
 /// The network between the clients and the servers.
 #[derive(Default)]
@@ -117,7 +117,7 @@ impl Connection {
 /// A new connection whose server is looked at once more.
 pub(super) struct LooksAgain {
     pub(super) connection: usize,
-    pub(super) first: Look,
+    pub(super) first: WitnessLook,
     pub(super) clock: Option<ClockReading>,
     /// The server was flushed before the first look.
     pub(super) flushed: bool,

@@ -7,7 +7,7 @@ use super::sentinels::Sentinels;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::node::witness_look::{self, Look};
+use crate::protocol::node::witness_look::{self, WitnessLook};
 use crate::testing::store::{Mood, Value, members};
 
 /// How far clocks differ: as much less as everything here.
@@ -166,7 +166,7 @@ impl Server {
     }
 
     /// The result of a look at one of the instances; and whether it was flushed.
-    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (Look, bool) {
+    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (WitnessLook, bool) {
         let run_id = self.run_id(0, instance);
         let here = &mut self.instances[instance];
         let time = here.time(t);
@@ -187,7 +187,7 @@ impl Server {
             value,
             left,
         ];
-        let look = Look::of(replies, &Secret::default());
+        let look = WitnessLook::of(replies, &Secret::default());
         (look.unwrap(), here.flushed)
     }
 

@@ -48,7 +48,7 @@ pub(crate) const FLUSHED: [&[u8]; 2] = [b"INFO", b"commandstats"];
 
 /// The result of a look.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct WitnessLook {
     pub(crate) identity: Identity,
     pub(crate) uptime: Duration,
     /// Whether the server was promoted since its start, or was started with another server's data.
@@ -59,9 +59,9 @@ pub(crate) struct Look {
     pub(crate) witness: Option<(Vec<u8>, Duration)>,
 }
 
-impl Look {
+impl WitnessLook {
     /// Reads the replies to [`look`].
-    pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<Look, Cause> {
+    pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<WitnessLook, Cause> {
         let replies = <[Reply; PARTS]>::try_from(replies);
         let [server, replication, stats, value, left] =
             replies.map_err(|_| Cause::NoInfo("INFO"))?;
@@ -80,7 +80,7 @@ impl Look {
             (Reply::Bulk(value), Reply::Int(left)) => aged(value, left),
             _ => None,
         };
-        Ok(Look {
+        Ok(WitnessLook {
             identity: Identity::new(server.run_id(), history, evicted)
                 .ok_or(Cause::NoInfo(ANY_ID))?,
             uptime: server.uptime().unwrap_or_default(),
@@ -166,7 +166,7 @@ impl Look {
         if let Some(cause) = replies.iter().find_map(refuses) {
             return Err(cause);
         }
-        let second = Look::of(look, secret)?;
+        let second = WitnessLook::of(look, secret)?;
         let uptime = second.uptime;
         let witness = self.and(second, was_flushed(commands.as_ref(), secret))?;
         Ok((witness, uptime))
@@ -181,7 +181,7 @@ impl Look {
         secret: &Secret,
     ) -> Result<(Witness, Duration), Cause> {
         look.extend([Reply::Nil, Reply::Nil]);
-        let look = Look::of(look, secret)?;
+        let look = WitnessLook::of(look, secret)?;
         if look.promoted || look.has_evicted() || was_flushed(commands, secret) {
             return Err(Cause::Connect(
                 "it was promoted or flushed, or evicted keys, and has no slot for the restart guard's witness yet".into(),
@@ -204,7 +204,7 @@ impl Look {
 
     /// Combines both looks. `flushed`: whether a flush was found when the witness existed. A later loss takes the
     /// witness along.
-    pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
+    pub(crate) fn and(&self, second: WitnessLook, flushed: bool) -> Result<Witness, Cause> {
         let same = second.identity == self.identity;
         let found = match mutant(Mutant::SecondLookTrustsFirst) {
             true => second.witness_of(&self.identity),
@@ -246,7 +246,7 @@ fn info(reply: Reply, section: &'static str, secret: &Secret) -> Result<ServerIn
 pub(crate) enum Judged {
     /// The witness, and how long its server has been up.
     Fits(Witness, Duration),
-    LookAgain(Look),
+    LookAgain(WitnessLook),
 }
 
 #[cfg(test)]
@@ -262,7 +262,7 @@ mod tests {
         Reply::Bulk(text.as_bytes().to_vec())
     }
 
-    fn look(history: &str, before: &str, value: Reply, left: Reply) -> Result<Look, Cause> {
+    fn look(history: &str, before: &str, value: Reply, left: Reply) -> Result<WitnessLook, Cause> {
         evicting(0, history, before, value, left)
     }
 
@@ -272,13 +272,13 @@ mod tests {
         before: &str,
         value: Reply,
         left: Reply,
-    ) -> Result<Look, Cause> {
+    ) -> Result<WitnessLook, Cause> {
         let replication =
             format!("role:master\r\nmaster_replid:{history}\r\nmaster_replid2:{before}\r\n");
         let stats = format!("evicted_keys:{evicted}\r\n");
         let [server, replication, stats] = ["run_id:r\r\n", &replication, &stats].map(bulk);
         let replies = vec![server, replication, stats, value, left];
-        Look::of(replies, &Secret::default())
+        WitnessLook::of(replies, &Secret::default())
     }
 
     fn left(age: Duration) -> Reply {
@@ -399,7 +399,7 @@ mod tests {
         let look = |server: &str, replication: &str, stats: &str, value| {
             let info = [server, replication, stats].map(bulk);
             let replies = info.into_iter().chain([value, Reply::Int(-2)]);
-            let look = Look::of(replies.collect(), &Secret::default());
+            let look = WitnessLook::of(replies.collect(), &Secret::default());
             look.map(|look| look.identity.name)
         };
         let of = |server: &str, replication: &str, value| {
@@ -417,7 +417,7 @@ mod tests {
             let mut replies = Vec::from(["run_id:r", "role:master", "evicted_keys:0"].map(bulk));
             replies.extend([Reply::Nil, Reply::Int(-2)]);
             replies[at] = Reply::Error("NOPERM no".into());
-            let text = Look::of(replies, &Secret::default())
+            let text = WitnessLook::of(replies, &Secret::default())
                 .unwrap_err()
                 .to_string();
             assert!(text.contains(&format!("needs {section}, which")), "{text}");
@@ -471,7 +471,7 @@ mod tests {
             let server = "run_id:r\r\nuptime_in_seconds:7\r\n";
             let stats = format!("evicted_keys:{evicted}");
             let look = [server, &replication, &stats].map(bulk);
-            Look::calm(look.into(), Some(&bulk(commands)), &Secret::default())
+            WitnessLook::calm(look.into(), Some(&bulk(commands)), &Secret::default())
         };
         let seen = "cmdstat_info:calls=1,usec=1";
         let (witness, uptime) = calm(0, ZEROS, "master", seen).unwrap();

@@ -20,7 +20,7 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::Witness;
-use crate::protocol::node::witness_look::{IDENTITY_PARTS, Judged, Look, look};
+use crate::protocol::node::witness_look::{IDENTITY_PARTS, Judged, WitnessLook, look};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
@@ -354,7 +354,8 @@ impl ShardWorld {
         let run_id = format!("run_id:{cluster}-{server}\r\n");
         if is_target {
             let commands = Reply::Bulk(Vec::new());
-            let witness = Look::calm(identity(here, &run_id), Some(&commands), &Secret::default());
+            let witness =
+                WitnessLook::calm(identity(here, &run_id), Some(&commands), &Secret::default());
             return witness.map(|(witness, _)| witness);
         }
         let seasoned = RestartGuard::new(LONGEST, nodes).of_set().seasoned();
@@ -396,7 +397,7 @@ fn identity(here: &Instance, run_id: &str) -> Vec<Reply> {
 }
 
 /// A look at a server, and at its witness.
-fn look_at(here: &mut Instance, run_id: &str, t: u64) -> Result<Look, Cause> {
+fn look_at(here: &mut Instance, run_id: &str, t: u64) -> Result<WitnessLook, Cause> {
     let mut replies = identity(here, run_id);
     let time = here.time(t);
     for command in look(WITNESS).iter().skip(IDENTITY_PARTS) {
@@ -404,5 +405,5 @@ fn look_at(here: &mut Instance, run_id: &str, t: u64) -> Result<Look, Cause> {
         let parsed = resp::parse(&reply, &Secret::default());
         replies.push(parsed.unwrap().unwrap().0);
     }
-    Look::of(replies, &Secret::default())
+    WitnessLook::of(replies, &Secret::default())
 }
