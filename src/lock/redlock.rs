@@ -13,7 +13,7 @@ use crate::net::cluster::route::Route;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
 use crate::net::place::ask_each::AbandonedThreads;
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::net::socket::trust;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;

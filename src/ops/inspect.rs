@@ -5,7 +5,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::{Redlock, checked};
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};

@@ -13,7 +13,7 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::calls::redirect::Hops;

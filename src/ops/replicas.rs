@@ -3,7 +3,7 @@
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::lock::redlock::Redlock;
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::ops::query::Query;
 use crate::ops::rules::codes::Code;
 use crate::ops::rules::finding::{Remark, Severity};

@@ -8,7 +8,7 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::leader::Caller;
 use crate::net::driver::renewals::Round;
 use crate::net::driver::timetable::Due;
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
 use crate::protocol::calls::owed::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::Redirect;

@@ -11,7 +11,7 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
 use crate::net::place::cluster::Cluster;
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed::Owed;
 use crate::protocol::commands::slots::{self, Endpoint, Map};

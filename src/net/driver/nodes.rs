@@ -18,7 +18,7 @@ use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::races::{Race, race};
 use crate::net::driver::report;
 use crate::net::place::ask_each::AbandonedThreads;
-use crate::net::place::directory::Place;
+use crate::net::place::deployment::Place;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions;

@@ -380,7 +380,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::net::place::directory::Place;
+    use crate::net::place::deployment::Place;
     use crate::net::socket::trust::Trust;
     use crate::settings::credentials::{AskCredentials, Credentials};
     use crate::settings::into_node::IntoNode;

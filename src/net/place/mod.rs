@@ -10,13 +10,13 @@
 //! - `sentinels`: the answers of sentinels
 //! - `cluster`: the map of a Redis Cluster
 //! - `master`: the master that these name, and how it is confirmed
-//! - `directory`: what a node may be: a server, such a master, or a Cluster
+//! - `deployment`: what a node may be: a server, such a master, or a Cluster
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
 mod behind_name;
 pub(crate) mod cluster;
-pub(crate) mod directory;
+pub(crate) mod deployment;
 pub(crate) mod given;
 pub(crate) mod master;
 pub(crate) mod question;
