@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::text;
-use crate::net::place::cluster::Cluster;
+use crate::net::place::cluster_servers::Cluster;
 use crate::net::place::given::Given;
 use crate::net::place::master::{Directory, Source, routed};
 use crate::net::place::sentinels::{Descriptions, Sentinels};

@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
-use crate::net::place::cluster::Cluster;
+use crate::net::place::cluster_servers::Cluster;
 use crate::net::place::given::Given;
 use crate::net::place::question::Opinions;
 use crate::net::place::sentinels::{Sentinels, no_address};

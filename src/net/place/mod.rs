@@ -8,14 +8,14 @@
 //! - `asker`: questions to many servers at once, whose answers are for all threads
 //! - `behind_name`: the answer of one name, behind which there may be several sentinels
 //! - `sentinels`: the answers of sentinels
-//! - `cluster`: the map of a Redis Cluster
+//! - `cluster_servers`: the map of a Redis Cluster
 //! - `master`: the master that these name, and how it is confirmed
 //! - `deployment`: what a node may be: a server, such a master, or a Cluster
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
 mod behind_name;
-pub(crate) mod cluster;
+pub(crate) mod cluster_servers;
 pub(crate) mod deployment;
 pub(crate) mod given;
 pub(crate) mod master;
