@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::text;
-use crate::net::place::question::Turn;
+use crate::net::place::server_question::Turn;
 use crate::net::socket::peer::Peer;
 use crate::protocol::node::directory_questions::{
     DirectoryQuestion, DirectoryQuestions, Heard, QuestionEnd, QuestionTerms,

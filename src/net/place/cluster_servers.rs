@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::given::Given;
-use crate::net::place::question::{self, Answer, Opinions, Turn, Unknown};
+use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
@@ -163,7 +163,7 @@ impl Cluster {
         let now = clock::instant();
         let patience = Patience {
             time,
-            lasts: question::share(time),
+            lasts: server_question::share(time),
             most: MAX_THREADS / if except.is_some() { 1 } else { 2 },
         };
         let (peers, spare) = self.to_ask(except);
@@ -353,7 +353,7 @@ fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<Map>, Cause> {
     };
     let mut ranges = Ranges::new(asked);
     let command: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
-    let reply = question::ask_and_read(peer, command, turn, &mut |reader, begins| {
+    let reply = server_question::ask_and_read(peer, command, turn, &mut |reader, begins| {
         if begins {
             ranges = Ranges::new(asked);
         }

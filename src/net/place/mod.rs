@@ -4,7 +4,7 @@
 //!
 //! - `given`: a node as it was given, and how its servers are reached
 //! - `ask_each`: several questions at once, for a call that waits for all answers, or for enough
-//! - `question`: one question to one server, and what all answers mean
+//! - `server_question`: one question to one server, and what all answers mean
 //! - `asker`: questions to many servers at once, whose answers are for all threads
 //! - `behind_name`: the answer of one name, behind which there may be several sentinels
 //! - `sentinels`: the answers of sentinels
@@ -19,5 +19,5 @@ pub(crate) mod cluster_servers;
 pub(crate) mod deployment;
 pub(crate) mod given;
 pub(crate) mod master;
-pub(crate) mod question;
 pub(crate) mod sentinels;
+pub(crate) mod server_question;

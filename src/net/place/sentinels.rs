@@ -14,7 +14,7 @@ use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::behind_name::{SentinelAnswer, is_v6, of_name, read, word};
 use crate::net::place::given::Given;
-use crate::net::place::question::{self, Opinions, Turn, Unknown};
+use crate::net::place::server_question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
@@ -100,7 +100,7 @@ impl Sentinels {
             let told = self.ask_address(sentinel, at, (turn.until, rest));
             return of_name(&addresses, BTreeMap::from([(0, told)]));
         }
-        let share = question::share(rest);
+        let share = server_question::share(rest);
         let asks = addresses.iter().take(MAX_ADDRESSES).map(|address| {
             let (set, sentinel) = (self.clone(), sentinel.clone());
             let (address, login) = (*address, login.clone());
@@ -133,7 +133,7 @@ impl Sentinels {
             b"GET-MASTER-ADDR-BY-NAME",
             self.name.as_bytes(),
         ];
-        let Some(words) = words(question::ask_address(sentinel, at, command, time)?)? else {
+        let Some(words) = words(server_question::ask_address(sentinel, at, command, time)?)? else {
             return Ok(None);
         };
         match endpoint(&words) {
@@ -257,7 +257,7 @@ fn tell(
     name: &str,
     turn: &Turn<'_>,
 ) -> Result<Option<Vec<String>>, Cause> {
-    words(question::ask(
+    words(server_question::ask(
         sentinel,
         &[b"SENTINEL", question, name.as_bytes()],
         turn,
