@@ -12,7 +12,7 @@
 //! - `confirmer`: the thread that confirms releases
 //! - `driver`: how operations are submitted, and how the threads wait that do not lead
 //! - `subscription`: a connection over which a node notifies this process
-//! - `waiting`: how threads wait for a lock
+//! - `waiting_threads`: how threads wait for a lock
 //! - `renewal`: a kept lock, and what is reported of it
 //! - `timetable`: when kept locks are due
 //! - `renewals`: the threads of kept locks
@@ -32,4 +32,4 @@ pub(crate) mod report;
 pub(crate) mod shared;
 pub(crate) mod subscription;
 pub(crate) mod timetable;
-pub(crate) mod waiting;
+pub(crate) mod waiting_threads;

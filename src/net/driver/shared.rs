@@ -6,7 +6,7 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::Observer;
 use crate::net::driver::renewals::Renewals;
-use crate::net::driver::waiting::Waiting;
+use crate::net::driver::waiting_threads::Waiting;
 
 /// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, and the kept locks.
 pub(crate) struct Shared {
