@@ -6,19 +6,19 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::Observer;
 use crate::net::driver::renewals::Renewals;
-use crate::net::driver::waiting_threads::Waiting;
+use crate::net::driver::waiting_threads::WaitingThreads;
 
 /// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, and the kept locks.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) renewals: Renewals,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) waiting: Arc<WaitingThreads>,
 }
 
 impl Shared {
     pub(crate) fn new(nodes: Nodes) -> Shared {
         Shared {
-            waiting: Arc::new(Waiting::new(&nodes)),
+            waiting: Arc::new(WaitingThreads::new(&nodes)),
             driver: Arc::new(Driver::new(nodes)),
             renewals: Renewals::default(),
         }

@@ -31,7 +31,7 @@ use crate::values::token::{Token, jitter};
 const COUNTERS: usize = 1024;
 
 /// The threads of this process that wait for locks, and what this process has learnt of waiters elsewhere.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingThreads {
     queues: Mutex<WaitQueues<Arc<Caller>>>,
     /// The prefix of keys and channels.
     prefix: Prefix,
@@ -40,15 +40,15 @@ pub(crate) struct Waiting {
     pub(crate) held_here: HeldHere,
 }
 
-impl Waiting {
-    pub(crate) fn new(nodes: &Nodes) -> Waiting {
+impl WaitingThreads {
+    pub(crate) fn new(nodes: &Nodes) -> WaitingThreads {
         let mut random = [0; 16];
         let channel = getrandom::fill(&mut random)
             .ok()
             .map(|()| Channel::new(random));
         let rng = getrandom::u64().unwrap_or(1);
         let queues = WaitQueues::new(nodes.places().len(), channel, nodes.timeouts.node, rng);
-        Waiting {
+        WaitingThreads {
             queues: Mutex::new(queues),
             prefix: nodes.prefix.clone(),
             idle: AtomicBool::new(true),
@@ -85,7 +85,7 @@ impl Waiting {
 
     /// Starts a subscriber for each node that needs a subscription and has none. `forward`: passes a notification on.
     pub(crate) fn subscribe(
-        self: &Arc<Waiting>,
+        self: &Arc<WaitingThreads>,
         driver: &Arc<Driver>,
         forward: impl Fn(&Driver, Op) + Clone + Send + 'static,
     ) {
@@ -105,7 +105,7 @@ impl Waiting {
     }
 }
 
-impl Process for &Waiting {
+impl Process for &WaitingThreads {
     type Thread = Arc<Caller>;
 
     fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Caller> {
@@ -135,7 +135,7 @@ impl Process for &Waiting {
 
 /// The thread that maintains the subscription to a node, until it is no longer needed.
 struct Subscriber<F: Fn(&Driver, Op)> {
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingThreads>,
     driver: Weak<Driver>,
     forward: F,
     node: usize,
