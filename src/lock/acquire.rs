@@ -9,7 +9,7 @@ use crate::errors::text::human;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::Lane;
 use crate::net::cluster::route::Route;
-use crate::net::driver::leader::Caller;
+use crate::net::driver::leader_thread::Caller;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;

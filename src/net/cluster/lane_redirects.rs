@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader::Caller;
+use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewals::Round;
 use crate::net::driver::timetable::Due;
 use crate::net::place::deployment::Place;

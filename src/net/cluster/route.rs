@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::net::cluster::closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader::Caller;
+use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewals::Round;
 use crate::net::driver::shared::Shared;

@@ -28,7 +28,7 @@ use crate::errors::error::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
 use crate::net::driver::lead::Lead;
-use crate::net::driver::leader::{Caller, Leader, Signal, Submitter};
+use crate::net::driver::leader_thread::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::{Answer, Outcome};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::net::driver::leader::{Caller, Leader, Submitter};
+use crate::net::driver::leader_thread::{Caller, Leader, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::Answer;

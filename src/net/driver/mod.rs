@@ -5,7 +5,7 @@
 //! - `races`: mistakes that can be made on purpose, for tests
 //! - `observe`: events for the program
 //! - `report`: the log lines of nodes, and the observer's events
-//! - `leader`: the leading thread, and those that wait for it
+//! - `leader_thread`: the leading thread, and those that wait for it
 //! - `other_lanes`: the other connections to servers of the same nodes
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
 //! - `lead`: the leader's loop, and which thread leads next
@@ -21,7 +21,7 @@
 mod confirmer;
 pub(crate) mod driver;
 mod lead;
-pub(crate) mod leader;
+pub(crate) mod leader_thread;
 pub(crate) mod nodes;
 pub(crate) mod observe;
 pub(crate) mod other_lanes;

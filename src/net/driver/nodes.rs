@@ -12,7 +12,7 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::errors::text::{self, human};
-use crate::net::driver::leader::{Connections, Leader, Submitter};
+use crate::net::driver::leader_thread::{Connections, Leader, Submitter};
 use crate::net::driver::observe::Observer;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::races::{Race, race};

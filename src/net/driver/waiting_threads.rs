@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader::Caller;
+use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::subscription::Subscription;
 use crate::protocol::calls::process::Process;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{DriverState, Nodes, missing_connection};
 use crate::errors::cause::Cause;
-use crate::net::driver::leader::Connections;
+use crate::net::driver::leader_thread::Connections;
 use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
