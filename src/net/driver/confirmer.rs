@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::net::driver::lead::Lead;
+use crate::net::driver::leader_loop::Lead;
 use crate::net::driver::leader_thread::Connections;
 use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::protocol::quorum::next::{Next, ThreadRole};

@@ -27,7 +27,7 @@ use std::time::Instant;
 use crate::errors::error::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
-use crate::net::driver::lead::Lead;
+use crate::net::driver::leader_loop::Lead;
 use crate::net::driver::leader_thread::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::net::driver::races::{Race, race};

@@ -8,7 +8,7 @@
 //! - `leader_thread`: the leading thread, and those that wait for it
 //! - `other_lanes`: the other connections to servers of the same nodes
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
-//! - `lead`: the leader's loop, and which thread leads next
+//! - `leader_loop`: the leader's loop, and which thread leads next
 //! - `confirmer`: the thread that confirms releases
 //! - `driver`: how operations are submitted, and how the threads wait that do not lead
 //! - `subscription`: a connection over which a node notifies this process
@@ -20,7 +20,7 @@
 
 mod confirmer;
 pub(crate) mod driver;
-mod lead;
+mod leader_loop;
 pub(crate) mod leader_thread;
 pub(crate) mod nodes;
 pub(crate) mod observe;
