@@ -9,7 +9,7 @@
 // OK because nodes are never removed, and slots only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
-mod leader;
+mod leader_steps;
 mod links;
 mod replies;
 mod sending;

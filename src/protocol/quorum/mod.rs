@@ -9,7 +9,7 @@
 //! - `next`: what the thread that carries out the core's decisions must do
 //! - `confirm`: releases that no operation waits for (`notified`: those that notified another process)
 //! - `attempt`: the tries of one attempt to acquire
-//! - `core`: the nodes and the operations together (`core/leader`: the leader's steps; `core/sending`, `core/replies`: what
+//! - `core`: the nodes and the operations together (`core/leader_steps`: the leader's steps; `core/sending`, `core/replies`: what
 //!   is written to the nodes and read from them; `core/links`: their connections)
 
 pub(crate) mod answer;
