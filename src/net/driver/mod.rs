@@ -4,7 +4,7 @@
 //!
 //! - `races`: mistakes that can be made on purpose, for tests
 //! - `observe`: events for the program
-//! - `report`: the log lines of nodes, and the observer's events
+//! - `node_log`: the log lines of nodes, and the observer's events
 //! - `leader_thread`: the leading thread, and those that wait for it
 //! - `other_lanes`: the other connections to servers of the same nodes
 //! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
@@ -22,13 +22,13 @@ mod confirmer;
 pub(crate) mod driver;
 mod leader_loop;
 pub(crate) mod leader_thread;
+pub(crate) mod node_log;
 pub(crate) mod nodes;
 pub(crate) mod observe;
 pub(crate) mod other_lanes;
 pub(crate) mod races;
 pub(crate) mod renewal;
 pub(crate) mod renewals;
-pub(crate) mod report;
 pub(crate) mod shared;
 pub(crate) mod subscription;
 pub(crate) mod timetable;

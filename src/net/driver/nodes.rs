@@ -13,10 +13,10 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::text::{self, human};
 use crate::net::driver::leader_thread::{Connections, Leader, Submitter};
+use crate::net::driver::node_log;
 use crate::net::driver::observe::Observer;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::races::{Race, race};
-use crate::net::driver::report;
 use crate::net::place::ask_each::AbandonedThreads;
 use crate::net::place::deployment::Place;
 use crate::net::socket::connection::Connection;
@@ -253,7 +253,7 @@ impl Nodes {
                 drop(state);
                 for (node, event, _) in &events {
                     let guarded = self.guards.each.get(*node).is_some_and(Option::is_some);
-                    report::log(&self.name(*node), event, guarded);
+                    node_log::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();
                 if !self.observer.is_none() {
@@ -270,7 +270,7 @@ impl Nodes {
             drop(state);
             if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
                 let address = place.shown();
-                report::notify(&self.observer, (node, &address), &event, since, at);
+                node_log::notify(&self.observer, (node, &address), &event, since, at);
             }
             state = self.state();
         }
