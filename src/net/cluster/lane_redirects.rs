@@ -6,7 +6,7 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
-use crate::net::driver::renewals::Round;
+use crate::net::driver::renewal_threads::Round;
 use crate::net::driver::timetable::Due;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;

@@ -10,7 +10,7 @@ use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::Renewal;
-use crate::net::driver::renewals::Round;
+use crate::net::driver::renewal_threads::Round;
 use crate::net::driver::shared::Shared;
 use crate::protocol::calls::release::Release;
 use crate::protocol::quorum::answer::Answer;

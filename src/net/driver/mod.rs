@@ -15,7 +15,7 @@
 //! - `waiting_threads`: how threads wait for a lock
 //! - `renewal`: a kept lock, and what is reported of it
 //! - `timetable`: when kept locks are due
-//! - `renewals`: the threads of kept locks
+//! - `renewal_threads`: the threads of kept locks
 //! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
 mod confirmer;
@@ -28,7 +28,7 @@ pub(crate) mod observe;
 pub(crate) mod other_lanes;
 pub(crate) mod races;
 pub(crate) mod renewal;
-pub(crate) mod renewals;
+pub(crate) mod renewal_threads;
 pub(crate) mod shared;
 pub(crate) mod subscription;
 pub(crate) mod timetable;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::Observer;
-use crate::net::driver::renewals::Renewals;
+use crate::net::driver::renewal_threads::Renewals;
 use crate::net::driver::waiting_threads::WaitingThreads;
 
 /// The state that a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, and the kept locks.
