@@ -1,4 +1,4 @@
-//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`](crate::protocol::calls::owed::Owed) decide.
+//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`](crate::protocol::calls::owed_releases::Owed) decide.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::net::driver::renewal_threads::Round;
 use crate::net::driver::timetable::Due;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
-use crate::protocol::calls::owed::{OwedRelease, OwedTask};
+use crate::protocol::calls::owed_releases::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;

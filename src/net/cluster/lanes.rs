@@ -13,7 +13,7 @@ use crate::net::driver::shared::Shared;
 use crate::net::place::cluster_servers::Cluster;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
-use crate::protocol::calls::owed::Owed;
+use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::commands::slots::{self, Endpoint, Map};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};

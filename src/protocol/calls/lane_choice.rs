@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::elsewhere::Hint;
-use crate::protocol::calls::owed::OwedRelease;
+use crate::protocol::calls::owed_releases::OwedRelease;
 use crate::protocol::calls::redirect::{NextHop, Redirect};
 use crate::protocol::commands::slots::{Endpoint, Map};
 use crate::protocol::mutants::{Mutant, mutant};

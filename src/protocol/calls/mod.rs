@@ -8,7 +8,7 @@
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
 //! - `claims`: several names, which are claimed one by one
-//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed`: releases that no call waits for; `lane_choice`: the
+//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed_releases`: releases that no call waits for; `lane_choice`: the
 //!   connections that they take)
 
 pub(crate) mod acquire;
@@ -17,7 +17,7 @@ pub(crate) mod done;
 pub(crate) mod fence;
 pub(crate) mod lane_choice;
 pub(crate) mod lease;
-pub(crate) mod owed;
+pub(crate) mod owed_releases;
 pub(crate) mod process;
 pub(crate) mod redirect;
 pub(crate) mod release;

@@ -11,7 +11,7 @@ use super::servers::{SERVERS, address, server_at};
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
-use crate::protocol::calls::owed::OwedTask;
+use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
 use crate::protocol::node::debt::Debt;

@@ -8,7 +8,7 @@
 //!
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
 //! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`LaneSource`](crate::protocol::calls::lane_choice::LaneSource),
-//! [`Owed`](crate::protocol::calls::owed::Owed) and [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads and
+//! [`Owed`](crate::protocol::calls::owed_releases::Owed) and [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads and
 //! sockets are imitated.
 //!
 //! The files, from those that import none of the others to those that none of the others imports:

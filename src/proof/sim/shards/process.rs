@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::super::basics::{CONNECT_TIMEOUT, NODE_TIMEOUT};
 use crate::protocol::calls::acquire::Acquire;
 use crate::protocol::calls::lease::{Extension, Lease};
-use crate::protocol::calls::owed::{Owed, OwedRelease};
+use crate::protocol::calls::owed_releases::{Owed, OwedRelease};
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;

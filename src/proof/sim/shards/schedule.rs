@@ -6,7 +6,7 @@ use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
 use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Count, Event, ShardWorld};
-use crate::protocol::calls::owed::Owed;
+use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::testing::store::Value;
 use crate::values::clock;
