@@ -5,7 +5,7 @@ use crate::errors::shown::Shown;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
 use crate::net::driver::nodes::Nodes;
-use crate::protocol::calls::done;
+use crate::protocol::calls::once_mark;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::clock::{self, Point};
 use crate::values::last_run::LastRun;
@@ -28,7 +28,7 @@ impl Lock {
         let label = self.key.label.clone();
         let run = LastRun::new(clock::wall(), took, label);
         // The lease is locked for this statement alone: `lost` locks it, too.
-        let op = done::mark(&self.lease(), period, &run, Point::now());
+        let op = once_mark::mark(&self.lease(), period, &run, Point::now());
         let op = op.ok_or_else(|| self.lost())?;
         let answer = self.route.run(op);
         let reason = answer.lost_reason();

@@ -10,7 +10,7 @@ use crate::lock::kept_lock::KeptLock;
 use crate::lock::once::check_mark;
 use crate::lock::redlock::{Redlock, checked};
 use crate::ops::query::Query;
-use crate::protocol::calls::done;
+use crate::protocol::calls::once_mark;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::resp::Reply;
 use crate::values::clock::Point;
@@ -106,7 +106,7 @@ impl Redlock {
                 cause: Arc::new(cause),
             }));
         }
-        done::last(found).map_err(|()| Error::Unavailable(NodeErrors::new(errors, None)))
+        once_mark::last(found).map_err(|()| Error::Unavailable(NodeErrors::new(errors, None)))
     }
 }
 

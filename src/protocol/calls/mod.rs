@@ -4,7 +4,7 @@
 //!
 //! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
 //! - `fence`: fencing tokens
-//! - `done`: the mark of work that is done once in a period
+//! - `once_mark`: the mark of work that is done once in a period
 //! - `process`: the services of a process to its calls
 //! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
 //! - `claims`: several names, which are claimed one by one
@@ -13,10 +13,10 @@
 
 pub(crate) mod acquire;
 pub(crate) mod claims;
-pub(crate) mod done;
 pub(crate) mod fence;
 pub(crate) mod lane_choice;
 pub(crate) mod lease;
+pub(crate) mod once_mark;
 pub(crate) mod owed_releases;
 pub(crate) mod process;
 pub(crate) mod redirect;
