@@ -9,7 +9,7 @@ use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::subscription::Subscription;
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::Channel;

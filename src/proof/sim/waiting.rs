@@ -11,7 +11,7 @@ use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::QueueTurn;

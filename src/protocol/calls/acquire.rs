@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};

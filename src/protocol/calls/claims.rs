@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;

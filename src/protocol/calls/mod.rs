@@ -5,7 +5,7 @@
 //! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
 //! - `fence`: fencing tokens
 //! - `once_mark`: the mark of work that is done once in a period
-//! - `process`: the services of a process to its calls
+//! - `process_services`: the services of a process to its calls
 //! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
 //! - `claims`: several names, which are claimed one by one
 //! - `redirect`: operations that follow their keys through a Redis Cluster (`owed_releases`: releases that no call waits for; `lane_choice`: the
@@ -18,6 +18,6 @@ pub(crate) mod lane_choice;
 pub(crate) mod lease;
 pub(crate) mod once_mark;
 pub(crate) mod owed_releases;
-pub(crate) mod process;
+pub(crate) mod process_services;
 pub(crate) mod redirect;
 pub(crate) mod release;

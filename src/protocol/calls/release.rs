@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, key};
-    use crate::protocol::calls::process::one_thread::OneThread;
+    use crate::protocol::calls::process_services::one_thread::OneThread;
     use crate::protocol::commands::kind::Kind;
     use crate::protocol::commands::vote::NOTIFIED;
     use crate::protocol::quorum::answer::Outcome;

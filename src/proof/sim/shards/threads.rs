@@ -13,7 +13,7 @@ use super::world::{Count, ShardWorld, TokenHistory};
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::slot;

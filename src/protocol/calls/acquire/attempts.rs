@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, CallState, Ended, Step, Trying};
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process::Process;
+use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
-use crate::protocol::calls::process::one_thread::OneThread;
+use crate::protocol::calls::process_services::one_thread::OneThread;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::NodeSet;

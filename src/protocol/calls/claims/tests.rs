@@ -4,7 +4,7 @@ use super::*;
 use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
-use crate::protocol::calls::process::one_thread::OneThread;
+use crate::protocol::calls::process_services::one_thread::OneThread;
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
