@@ -14,7 +14,7 @@ use crate::net::place::cluster_servers::Cluster;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed_releases::Owed;
-use crate::protocol::commands::slots::{self, Endpoint, Map};
+use crate::protocol::commands::slots::{self, Endpoint, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::refreshes::Refreshes;
@@ -251,7 +251,7 @@ impl Lanes {
     /// One slot of each group of servers that owns slots, from the maps learnt so far.
     pub(crate) fn shards(&self) -> Vec<u16> {
         let maps = self.clusters().filter_map(|cluster| cluster.map());
-        slots::combinations(&maps.collect::<Vec<Arc<Map>>>())
+        slots::combinations(&maps.collect::<Vec<Arc<SlotMap>>>())
     }
 
     /// Ends the lanes that are needed for none of these slots. One that is in use is closed when the last lock or call
@@ -416,7 +416,7 @@ impl lane_choice::LaneSource for &Lanes {
         Some(self.add(&mut known, places))
     }
 
-    fn map(&self, node: usize) -> Option<Arc<Map>> {
+    fn map(&self, node: usize) -> Option<Arc<SlotMap>> {
         self.base.places().get(node)?.cluster()?.map()
     }
 

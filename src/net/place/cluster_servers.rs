@@ -12,7 +12,7 @@ use crate::net::place::given::Given;
 use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
+use crate::protocol::commands::slots::{Endpoint, Ranges, SlotMap};
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk, is_at};
 use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::found_master::LastWord;
@@ -39,14 +39,14 @@ pub(crate) struct Cluster {
     changes: AtomicU64,
     /// Whether the map was asked for.
     looked_up: Mutex<bool>,
-    asker: Arc<Asker<Arc<Map>>>,
+    asker: Arc<Asker<Arc<SlotMap>>>,
 }
 
 /// The answers of a Cluster's servers about a slot.
 pub(crate) struct Maps {
     pub(crate) opinions: Opinions,
     /// The map of each server that returned one, and when it was asked.
-    maps: Vec<(usize, Instant, Arc<Map>)>,
+    maps: Vec<(usize, Instant, Arc<SlotMap>)>,
 }
 
 impl Cluster {
@@ -63,7 +63,7 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn map(&self) -> Option<Arc<Map>> {
+    pub(crate) fn map(&self) -> Option<Arc<SlotMap>> {
         lock(&self.known).map().cloned()
     }
 
@@ -79,7 +79,7 @@ impl Cluster {
 
     /// Whether the map gives both slots to the same server, or to none. Without a map true: one server may own all.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
-        let both = |map: Arc<Map>| map.master(one) == map.master(two);
+        let both = |map: Arc<SlotMap>| map.master(one) == map.master(two);
         one == two || self.map().is_none_or(both)
     }
 
@@ -170,8 +170,8 @@ impl Cluster {
         let cluster = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
         // An address is confirmed by what others report now.
-        let read = |map: &Arc<Map>, asked| self.named(map, slot, asked, except.is_none());
-        let weigh = |heard: &[Heard<'_, Told<Arc<Map>>>]| {
+        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, except.is_none());
+        let weigh = |heard: &[Heard<'_, Told<Arc<SlotMap>>>]| {
             let opinions = Opinions::of((&peers, spare), (now, time), heard, read);
             Maps::of(opinions, heard)
         };
@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// The master of a slot, by a server's map that was asked for then.
-    fn named(&self, map: &Map, slot: u16, asked: Instant, corrected: bool) -> Answer {
+    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> Answer {
         let known = lock(&self.known);
         let master = match corrected {
             true => known.master(map, slot, asked),
@@ -252,7 +252,7 @@ impl Cluster {
     }
 
     /// The map of one of the servers.
-    fn ask(&self, peer: &Peer, turn: &Turn<'_>) -> Told<Arc<Map>> {
+    fn ask(&self, peer: &Peer, turn: &Turn<'_>) -> Told<Arc<SlotMap>> {
         let map = ask_for_map(peer, turn)?;
         // Errors name servers, so none may repeat the password.
         let secret = self.given.secret();
@@ -305,8 +305,8 @@ impl Cluster {
 }
 
 impl Maps {
-    fn of(opinions: Opinions, heard: &[Heard<'_, Told<Arc<Map>>>]) -> Maps {
-        let map = |(server, heard): (usize, &Heard<'_, Told<Arc<Map>>>)| match heard {
+    fn of(opinions: Opinions, heard: &[Heard<'_, Told<Arc<SlotMap>>>]) -> Maps {
+        let map = |(server, heard): (usize, &Heard<'_, Told<Arc<SlotMap>>>)| match heard {
             Heard::Answer(Ok(map), asked) => Some((server, *asked, map.clone())),
             _ => None,
         };
@@ -317,7 +317,7 @@ impl Maps {
     }
 
     /// The map of the first server that names the master that is believed.
-    fn believed_map(&self) -> Option<&(usize, Instant, Arc<Map>)> {
+    fn believed_map(&self) -> Option<&(usize, Instant, Arc<SlotMap>)> {
         let server = self.opinions.believed()?.server;
         self.maps.iter().find(|(of, ..)| *of == server)
     }
@@ -333,7 +333,7 @@ impl Maps {
     }
 
     /// The opinions about another slot.
-    fn about(&self, read: impl Fn(&Map) -> Answer) -> Opinions {
+    fn about(&self, read: impl Fn(&SlotMap) -> Answer) -> Opinions {
         let maps = self.maps.iter();
         let answers = maps.map(|(server, asked, map)| (*server, read(map), *asked));
         self.opinions.with(answers)
@@ -341,12 +341,12 @@ impl Maps {
 }
 
 /// A slot of the server at this address.
-fn slot_at(map: &Map, address: &str) -> Option<u16> {
+fn slot_at(map: &SlotMap, address: &str) -> Option<u16> {
     let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
     map.shards().find(is_its)
 }
 
-fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<Map>, Cause> {
+fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<SlotMap>, Cause> {
     let asked = match peer.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
         _ => "",
@@ -413,21 +413,21 @@ mod tests {
     }
 
     /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
-    fn map(from: u16) -> Arc<Map> {
-        let mut map = Map::default();
+    fn map(from: u16) -> Arc<SlotMap> {
+        let mut map = SlotMap::default();
         (0..from).for_each(|slot| map.moved(slot, ("a".into(), 1)));
         (from..20).for_each(|slot| map.moved(slot, ("b".into(), 1)));
         map.into()
     }
 
     /// Confirms the server `a` by its slot 10. Returns the slot by which it is asked for then, and whether it is there.
-    fn confirmed(maps: [Arc<Map>; 3]) -> (u16, Option<bool>) {
+    fn confirmed(maps: [Arc<SlotMap>; 3]) -> (u16, Option<bool>) {
         let cluster = cluster("redis+cluster://a,b,c", None);
         let now = clock::instant();
         let maps = maps.map(Ok);
         let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
         let slot = AtomicU16::new(10);
-        let read = |map: &Arc<Map>, asked| cluster.named(map, 10, asked, false);
+        let read = |map: &Arc<SlotMap>, asked| cluster.named(map, 10, asked, false);
         let opinions = Opinions::of((&cluster.seeds, 0), (now, ASK), &heard, read);
         let word = cluster.confirm(&Maps::of(opinions, &heard), &slot, "a:1", now);
         (

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed_releases::OwedRelease;
 use crate::protocol::calls::redirect::{NextHop, Redirect};
-use crate::protocol::commands::slots::{Endpoint, Map};
+use crate::protocol::commands::slots::{Endpoint, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
@@ -66,7 +66,7 @@ pub(crate) trait LaneSource {
     fn target(&mut self, to: (usize, &Endpoint), slot: u16) -> Option<Self::Lane>;
 
     /// The map of a node's Cluster.
-    fn map(&self, node: usize) -> Option<Arc<Map>>;
+    fn map(&self, node: usize) -> Option<Arc<SlotMap>>;
 
     /// Has a slot lead a lane to this server of a node, which owns the slot, and ends its connection to another one. (The
     /// slot that led the lane before may have moved elsewhere.)

@@ -28,17 +28,17 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 
 /// The server that owns each slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Map {
+pub(crate) struct SlotMap {
     masters: Vec<Endpoint>,
     replicas: Vec<Endpoint>,
     /// By the last slot of each range: the first one, and the index of the master.
     ranges: BTreeMap<u16, (u16, usize)>,
 }
 
-impl Map {
+impl SlotMap {
     /// Reads the reply to CLUSTER SLOTS of a server of this host. `None`: the reply is something else.
     #[cfg(test)]
-    pub(crate) fn of(reply: &Reply, asked: &str) -> Option<Map> {
+    pub(crate) fn of(reply: &Reply, asked: &str) -> Option<SlotMap> {
         let Reply::Array(all) = reply else {
             return None;
         };
@@ -112,7 +112,7 @@ impl Map {
 
 /// A map that is being read from the reply to CLUSTER SLOTS, range by range.
 pub(crate) struct Ranges<'a> {
-    map: Map,
+    map: SlotMap,
     /// The host of the server that was asked.
     asked: &'a str,
     masters: Indices,
@@ -144,7 +144,7 @@ impl Indices {
 impl<'a> Ranges<'a> {
     pub(crate) fn new(asked: &'a str) -> Ranges<'a> {
         Ranges {
-            map: Map::default(),
+            map: SlotMap::default(),
             asked,
             masters: Indices::default(),
             replicas: Indices::default(),
@@ -176,14 +176,14 @@ impl<'a> Ranges<'a> {
         (servers <= MOST_SERVERS).then_some(())
     }
 
-    pub(crate) fn map(self) -> Map {
+    pub(crate) fn map(self) -> SlotMap {
         self.map
     }
 }
 
 /// One slot for each combination of masters, one of each Cluster, that own the same slots. If a Cluster has no server
 /// for some slots, these count as slots of one more master.
-pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
+pub(crate) fn combinations(maps: &[Arc<SlotMap>]) -> Vec<u16> {
     // No master changes between two of these.
     let bounds = maps.iter().flat_map(|map| {
         let ranges = map.ranges.iter();
@@ -240,7 +240,7 @@ pub(super) mod tests {
         Reply::Array(slots.into_iter().chain(servers).collect())
     }
 
-    pub(in crate::protocol::commands) fn map() -> Map {
+    pub(in crate::protocol::commands) fn map() -> SlotMap {
         let reply = Reply::Array(vec![
             range(0, 99, vec![server(bulk("a"), 1), server(bulk("r"), 7)]),
             range(
@@ -250,10 +250,10 @@ pub(super) mod tests {
             ),
             range(100, 150, vec![server(bulk("a"), 1)]),
         ]);
-        Map::of(&reply, "asked").unwrap()
+        SlotMap::of(&reply, "asked").unwrap()
     }
 
-    fn master(map: &Map, slot: u16) -> String {
+    fn master(map: &SlotMap, slot: u16) -> String {
         let master = map.master(slot);
         master.map_or_else(|| "-".into(), |(host, port)| format!("{host}:{port}"))
     }
@@ -307,7 +307,7 @@ pub(super) mod tests {
                 range(*first, *last, vec![server(bulk(host), 1)])
             };
             let ranges = ranges.iter().map(range).collect();
-            Arc::new(Map::of(&Reply::Array(ranges), "h").unwrap())
+            Arc::new(SlotMap::of(&Reply::Array(ranges), "h").unwrap())
         };
         let one = of(&[(0, 99, "a"), (100, 199, "b"), (200, 16383, "a")]);
         let two = of(&[(0, 149, "x"), (150, 16383, "y")]);
@@ -323,7 +323,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_map_is_none() {
-        let bad = |reply: Reply| assert_eq!(Map::of(&reply, "h"), None, "{reply:?}");
+        let bad = |reply: Reply| assert_eq!(SlotMap::of(&reply, "h"), None, "{reply:?}");
         bad(Reply::Nil);
         bad(Reply::Array(vec![Reply::Int(1)]));
         bad(Reply::Array(vec![range(
@@ -344,11 +344,11 @@ pub(super) mod tests {
             vec![server(Reply::Int(1), 1)],
         )]));
         // A server that has just joined reports no slots.
-        let empty = Map::of(&Reply::Array(vec![]), "h").unwrap();
+        let empty = SlotMap::of(&Reply::Array(vec![]), "h").unwrap();
         assert_eq!((empty.missing(), empty.master(3)), (16384, None));
         // A reversed range is not a range, and nothing panics.
         let reversed = Reply::Array(vec![range(9, 3, vec![server(bulk("a"), 1)])]);
-        let reversed = Map::of(&reversed, "h").unwrap();
+        let reversed = SlotMap::of(&reversed, "h").unwrap();
         assert_eq!((reversed.missing(), reversed.master(5)), (16384, None));
     }
 

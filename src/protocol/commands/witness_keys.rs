@@ -1,12 +1,12 @@
 //! The keys that a witness may have in a Redis Cluster: each server has its witness in one of its own slots.
 
 use crate::protocol::commands::companions::{WITNESS, tag};
-use crate::protocol::commands::slots::{Map, slot};
+use crate::protocol::commands::slots::{SlotMap, slot};
 
 /// The number of tags that is enough for all slots.
 pub(crate) const MOST_TAGS: u32 = 1 << 18;
 
-impl Map {
+impl SlotMap {
     /// Keys that the witness may have on the master that owns this slot: names in its slots, the usual one first.
     /// `plain`: the key on a server outside a Cluster.
     pub(crate) fn witnesses<'a>(

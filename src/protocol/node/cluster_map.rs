@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::slots::{Endpoint, Map};
+use crate::protocol::commands::slots::{Endpoint, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// How many of the servers are asked, once they are learnt.
@@ -19,7 +19,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// The state learnt from a Cluster's servers.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterMap {
-    map: Option<Arc<Map>>,
+    map: Option<Arc<SlotMap>>,
     /// When the server that returned the map was asked.
     asked: Option<Instant>,
     /// Single slots that servers reported to have moved, since then or a short time before.
@@ -65,7 +65,7 @@ pub(crate) enum ToAsk {
 }
 
 impl ClusterMap {
-    pub(crate) fn map(&self) -> Option<&Arc<Map>> {
+    pub(crate) fn map(&self) -> Option<&Arc<SlotMap>> {
         self.map.as_ref()
     }
 
@@ -96,7 +96,7 @@ impl ClusterMap {
     /// The master of a slot by a server's map, which was asked for then, corrected by what others reported lately.
     pub(crate) fn master<'a>(
         &'a self,
-        map: &'a Map,
+        map: &'a SlotMap,
         slot: u16,
         asked: Instant,
     ) -> Option<&'a Endpoint> {
@@ -107,7 +107,7 @@ impl ClusterMap {
     }
 
     /// Learns a map that was asked for then. Returns whether it differs from the one before.
-    pub(crate) fn learn(&mut self, mut map: Arc<Map>, asked: Instant) -> bool {
+    pub(crate) fn learn(&mut self, mut map: Arc<SlotMap>, asked: Instant) -> bool {
         if self.asked.is_some_and(|before| asked <= before) {
             return false;
         }
@@ -165,8 +165,8 @@ mod tests {
     use crate::values::clock;
 
     /// A map of two shards, the first at this address.
-    fn map(first: &str) -> Arc<Map> {
-        let mut map = Map::default();
+    fn map(first: &str) -> Arc<SlotMap> {
+        let mut map = SlotMap::default();
         (0..10).for_each(|slot| map.moved(slot, (first.to_owned(), 1)));
         (10..20).for_each(|slot| map.moved(slot, ("c".to_owned(), 1)));
         map.into()
@@ -245,7 +245,7 @@ mod tests {
         let start = clock::instant();
         let mut known = ClusterMap::default();
         assert_eq!(known.next_to_ask(None, start), ToAsk::Seeds);
-        let mut map = Map::default();
+        let mut map = SlotMap::default();
         (0..5).for_each(|slot| map.moved(slot, (format!("h{slot}"), 1)));
         known.learn(map.into(), start);
         let mut asked = |at: u32| {

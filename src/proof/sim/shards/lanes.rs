@@ -13,7 +13,7 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
-use crate::protocol::commands::slots::{self, Endpoint, Map, slot};
+use crate::protocol::commands::slots::{self, Endpoint, SlotMap, slot};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
@@ -34,16 +34,16 @@ impl ShardWorld {
         cluster: usize,
         slot: u16,
         corrected: bool,
-    ) -> Option<(usize, Map)> {
+    ) -> Option<(usize, SlotMap)> {
         let (now, here) = (self.now(), &self.clusters[cluster]);
         let alive = (0..SERVERS).filter(|at| here.servers[*at].alive);
-        let maps: Vec<Map> = alive.map(|at| here.map(at)).collect();
+        let maps: Vec<SlotMap> = alive.map(|at| here.map(at)).collect();
         let known = &self.processes[p].maps[cluster];
-        let named = |map: &Map| match corrected {
+        let named = |map: &SlotMap| match corrected {
             true => known.master(map, slot, now).cloned(),
             false => map.master(slot).cloned(),
         };
-        let votes = |map: &Map| maps.iter().filter(|one| named(one) == named(map)).count();
+        let votes = |map: &SlotMap| maps.iter().filter(|one| named(one) == named(map)).count();
         let most = maps.iter().find(|map| 2 * votes(map) > maps.len())?;
         Some((server_at(&named(most)?), most.clone()))
     }
@@ -160,7 +160,7 @@ impl LaneSource for OfProcess<'_> {
         Some(self.world.add_lane(self.p, places))
     }
 
-    fn map(&self, cluster: usize) -> Option<Arc<Map>> {
+    fn map(&self, cluster: usize) -> Option<Arc<SlotMap>> {
         self.world.processes[self.p].maps[cluster].map().cloned()
     }
 
@@ -220,7 +220,7 @@ impl ShardWorld {
             .maps
             .iter()
             .filter_map(|map| map.map().cloned());
-        let maps: Vec<Arc<Map>> = maps.collect();
+        let maps: Vec<Arc<SlotMap>> = maps.collect();
         let slots = slots::combinations(&maps);
         let unused = lane_choice::unused(self.open_lanes(p), &slots);
         let unused: Vec<usize> = unused.into_iter().map(|lane| lane.number).collect();

@@ -3,7 +3,7 @@
 
 use super::super::basics::Random;
 use super::super::instance::Instance;
-use crate::protocol::commands::slots::{Map, SLOTS, slot};
+use crate::protocol::commands::slots::{SLOTS, SlotMap, slot};
 
 /// The names that are locked, and one that is used when all is quiet. Each is in a separate slot.
 pub(super) const NAMES: [u8; 3] = [0, 1, 9];
@@ -107,9 +107,9 @@ impl Cluster {
     }
 
     /// The map that a server returns.
-    pub(super) fn map(&self, server: usize) -> Map {
+    pub(super) fn map(&self, server: usize) -> SlotMap {
         let here = &self.servers[server];
-        let mut map = Map::default();
+        let mut map = SlotMap::default();
         // A slot that never moves keeps each shard on the map.
         for (shard, master) in here.masters.iter().enumerate() {
             let home = SLOTS - 1 - u16::try_from(shard).unwrap();

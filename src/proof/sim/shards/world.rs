@@ -7,7 +7,7 @@ use super::super::basics::{Random, TODAY};
 use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
-use crate::protocol::commands::slots::Map;
+use crate::protocol::commands::slots::SlotMap;
 use crate::values::arithmetic::{Deadline, NodeSet};
 use crate::values::clock::Point;
 
@@ -86,7 +86,7 @@ pub(super) struct Checks {
     /// The events that are counted, to see that they happen.
     pub(super) counts: Counts,
     /// The answers to requests for maps that are under way.
-    pub(super) maps: Vec<Option<Map>>,
+    pub(super) maps: Vec<Option<SlotMap>>,
     /// When the last shard failed over.
     pub(super) failed_over: Option<u64>,
 }
