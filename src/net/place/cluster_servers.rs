@@ -12,7 +12,7 @@ use crate::net::place::given::Given;
 use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::slots::{Endpoint, Ranges, SlotMap};
+use crate::protocol::commands::slots::{Endpoint, SlotMap, SlotRanges};
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk, is_at};
 use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::found_master::LastWord;
@@ -351,11 +351,11 @@ fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<SlotMap>, Cause> {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
         _ => "",
     };
-    let mut ranges = Ranges::new(asked);
+    let mut ranges = SlotRanges::new(asked);
     let command: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
     let reply = server_question::ask_and_read(peer, command, turn, &mut |reader, begins| {
         if begins {
-            ranges = Ranges::new(asked);
+            ranges = SlotRanges::new(asked);
         }
         reader.next_by_element(&mut |range| ranges.add(range))
     })?;

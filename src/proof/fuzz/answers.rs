@@ -14,7 +14,7 @@ use crate::ops::waiters::Waiters;
 use crate::protocol::commands::node_queue::{self, LockInfo};
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
-use crate::protocol::commands::slots::{Ranges, SLOTS, combinations};
+use crate::protocol::commands::slots::{SLOTS, SlotRanges, combinations};
 use crate::protocol::node::witness_look::WitnessLook;
 use crate::values::label::Label;
 use crate::values::last_run::LastRun;
@@ -120,7 +120,7 @@ pub(super) fn info(data: &[u8]) {
 pub(super) fn slots(data: &[u8]) {
     let mut reader = ReplyReader::new(secret());
     reader.push(data);
-    let mut ranges = Ranges::new("10.0.0.1");
+    let mut ranges = SlotRanges::new("10.0.0.1");
     if let Err(cause) = reader.next_by_element(&mut |range| ranges.add(range)) {
         hides(cause);
     }

@@ -42,7 +42,7 @@ impl SlotMap {
         let Reply::Array(all) = reply else {
             return None;
         };
-        let mut ranges = Ranges::new(asked);
+        let mut ranges = SlotRanges::new(asked);
         let is_map = all.iter().all(|range| ranges.add(range));
         is_map.then(|| ranges.map())
     }
@@ -111,7 +111,7 @@ impl SlotMap {
 }
 
 /// A map that is being read from the reply to CLUSTER SLOTS, range by range.
-pub(crate) struct Ranges<'a> {
+pub(crate) struct SlotRanges<'a> {
     map: SlotMap,
     /// The host of the server that was asked.
     asked: &'a str,
@@ -141,9 +141,9 @@ impl Indices {
     }
 }
 
-impl<'a> Ranges<'a> {
-    pub(crate) fn new(asked: &'a str) -> Ranges<'a> {
-        Ranges {
+impl<'a> SlotRanges<'a> {
+    pub(crate) fn new(asked: &'a str) -> SlotRanges<'a> {
+        SlotRanges {
             map: SlotMap::default(),
             asked,
             masters: Indices::default(),
@@ -355,7 +355,7 @@ pub(super) mod tests {
     #[test]
     fn a_map_names_no_more_servers_than_a_cluster_can_have() {
         let of = |first: i64, count: i64| {
-            let mut ranges = Ranges::new("h");
+            let mut ranges = SlotRanges::new("h");
             let replica = |port| server(bulk("r"), port);
             let masters = (0..count).all(|port| {
                 ranges.add(&range(
