@@ -7,7 +7,7 @@
 //! - `leak`: locks that end by themselves
 //! - `fence`: fencing tokens
 //! - `kept_lock`: locks that are renewed automatically
-//! - `once`: the mark of work that is done once in a period
+//! - `mark_done`: the mark of work that is done once in a period
 //! - `lockable`: semaphores, read-write locks, several names
 //! - `reentrant`: locks that a thread can lock again
 //! - `redlock`: the client object (`family`: its connections, which clones share and forked processes do not)
@@ -25,5 +25,5 @@ pub(crate) mod kept_lock;
 pub(crate) mod leak;
 pub(crate) mod lock;
 pub(crate) mod lockable;
-pub(crate) mod once;
+pub(crate) mod mark_done;
 pub(crate) mod reentrant;

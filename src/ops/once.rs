@@ -1,4 +1,4 @@
-//! Work that is done once in a period, by the mark that `lock/once` writes.
+//! Work that is done once in a period, by the mark that `lock/mark_done` writes.
 
 use std::sync::Arc;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::lock::kept_lock::KeptLock;
-use crate::lock::once::check_mark;
+use crate::lock::mark_done::check_mark;
 use crate::lock::redlock::{Redlock, checked};
 use crate::ops::query::Query;
 use crate::protocol::calls::once_mark;
