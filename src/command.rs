@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::text;
 pub use crate::ops::literal::{escaped, printable};
-pub use crate::ops::once::mark_patiently;
+pub use crate::ops::once_per::mark_patiently;
 pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, held_for, kind};
 use crate::ops::{list, seen};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;

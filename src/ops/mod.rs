@@ -16,7 +16,7 @@
 //! - `replicas`: whether the user may lock on the servers that may take a master's place
 //! - `rules`: what is wrong with nodes, by their answers
 //! - `report`: the result of a check
-//! - `once`: work that is done once in a period
+//! - `once_per`: work that is done once in a period
 //! - `json`, `literal`, `seen`: results, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
@@ -32,7 +32,7 @@ pub(crate) mod list;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod literal;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
-pub(crate) mod once;
+pub(crate) mod once_per;
 pub(crate) mod query;
 pub(crate) mod replicas;
 pub(crate) mod report;
