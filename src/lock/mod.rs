@@ -3,7 +3,7 @@
 //! In reading order:
 //!
 //! - `lock`: a held lock
-//! - `acquire`: how a thread acquires one
+//! - `acquirer`: how a thread acquires one
 //! - `leak`: locks that end by themselves
 //! - `fence`: fencing tokens
 //! - `kept_lock`: locks that are renewed automatically
@@ -18,7 +18,7 @@ pub(crate) mod redlock;
 
 mod exclusive;
 
-pub(crate) mod acquire;
+pub(crate) mod acquirer;
 mod family;
 pub(crate) mod fence;
 pub(crate) mod kept_lock;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionAddr;
 
 use crate::errors::error::{Error, NodeErrors};
-use crate::lock::acquire::Acquirer;
+use crate::lock::acquirer::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::LockLanes;
