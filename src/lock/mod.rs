@@ -5,7 +5,7 @@
 //! - `lock`: a held lock
 //! - `acquirer`: how a thread acquires one
 //! - `leak`: locks that end by themselves
-//! - `fence`: fencing tokens
+//! - `fencing_token`: fencing tokens
 //! - `kept_lock`: locks that are renewed automatically
 //! - `mark_done`: the mark of work that is done once in a period
 //! - `lockable`: semaphores, read-write locks, several names
@@ -20,7 +20,7 @@ mod exclusive;
 
 pub(crate) mod acquirer;
 mod family;
-pub(crate) mod fence;
+pub(crate) mod fencing_token;
 pub(crate) mod kept_lock;
 pub(crate) mod leak;
 pub(crate) mod lock;
