@@ -2,7 +2,7 @@ use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
-use crate::protocol::calls::fence::{Fenced, Fencing};
+use crate::protocol::calls::fencing::{Fenced, Fencing};
 use crate::values::clock::Point;
 
 impl Lock {

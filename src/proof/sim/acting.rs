@@ -8,7 +8,7 @@ use super::basics::{LONGEST, MS, NODE_TIMEOUT, RESOURCES, SLACK};
 use super::client::{Doing, HANDED_OFF, Held, NO_THREAD};
 use super::conditions::Locks;
 use super::world::{Count, Event, TokenHistory, World};
-use crate::protocol::calls::fence::{Fenced, Fencing};
+use crate::protocol::calls::fencing::{Fenced, Fencing};
 use crate::protocol::calls::lease::{Extended, Extension};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::quorum::answer::{Answer, Outcome};

@@ -10,7 +10,7 @@ use super::conditions::Conditions;
 use super::connection::Listener;
 use super::place::Place;
 use crate::protocol::calls::claims::Claiming;
-use crate::protocol::calls::fence::Fencing;
+use crate::protocol::calls::fencing::Fencing;
 use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;

@@ -3,7 +3,7 @@
 //! In reading order:
 //!
 //! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
-//! - `fence`: fencing tokens
+//! - `fencing`: fencing tokens
 //! - `once_mark`: the mark of work that is done once in a period
 //! - `process_services`: the services of a process to its calls
 //! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
@@ -13,7 +13,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod claims;
-pub(crate) mod fence;
+pub(crate) mod fencing;
 pub(crate) mod lane_choice;
 pub(crate) mod lease;
 pub(crate) mod once_mark;
