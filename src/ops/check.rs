@@ -17,7 +17,7 @@ use crate::ops::report::{NodeFacts, Report};
 use crate::ops::rules::codes::table_of_codes;
 use crate::ops::rules::coverage;
 use crate::ops::rules::facts::{Facts, Location, NodeReport};
-use crate::ops::rules::set::remarks;
+use crate::ops::rules::sentinel_set::remarks;
 use crate::protocol::commands::companions::{self, WITNESS};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;

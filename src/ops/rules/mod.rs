@@ -10,7 +10,7 @@
 //! - `server`: one server, by its INFO
 //! - `network_path`: the way to a node
 //! - `judge`: all of these, and findings that concern several nodes
-//! - `set`: a set, by its sentinels
+//! - `sentinel_set`: a set, by its sentinels
 //! - `coverage`: a Redis Cluster as a whole
 //! - `tests`: all rules together
 
@@ -21,8 +21,8 @@ pub(crate) mod finding;
 mod findings;
 pub(crate) mod judge;
 mod network_path;
+pub(crate) mod sentinel_set;
 mod server;
-pub(crate) mod set;
 #[cfg(test)]
 mod tests;
 mod trial;
