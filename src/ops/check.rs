@@ -15,9 +15,9 @@ use crate::ops::query::MOST_AWAY;
 use crate::ops::replicas;
 use crate::ops::report::{NodeFacts, Report};
 use crate::ops::rules::codes::table_of_codes;
-use crate::ops::rules::coverage;
 use crate::ops::rules::facts::{Facts, Location, NodeReport};
 use crate::ops::rules::sentinel_set::remarks;
+use crate::ops::rules::slot_coverage;
 use crate::protocol::commands::companions::{self, WITNESS};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
@@ -206,7 +206,7 @@ impl Redlock {
             let missing = cluster.map().map_or(0, |map| map.missing());
             let masters = report.shards.iter().filter_map(|nodes| nodes.get(node));
             let said = masters.filter_map(NodeFacts::said);
-            let found = coverage::remarks(missing, said, self.options().max_ttl());
+            let found = slot_coverage::remarks(missing, said, self.options().max_ttl());
             let first = report.shards.first_mut();
             if let Some(facts) = first.and_then(|nodes| nodes.get_mut(node)) {
                 facts.0.remarks.extend(found);

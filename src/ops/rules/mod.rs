@@ -11,11 +11,10 @@
 //! - `network_path`: the way to a node
 //! - `judge`: all of these, and findings that concern several nodes
 //! - `sentinel_set`: a set, by its sentinels
-//! - `coverage`: a Redis Cluster as a whole
+//! - `slot_coverage`: a Redis Cluster as a whole
 //! - `tests`: all rules together
 
 pub(crate) mod codes;
-pub(crate) mod coverage;
 pub(crate) mod facts;
 pub(crate) mod finding;
 mod findings;
@@ -23,6 +22,7 @@ pub(crate) mod judge;
 mod network_path;
 pub(crate) mod sentinel_set;
 mod server;
+pub(crate) mod slot_coverage;
 #[cfg(test)]
 mod tests;
 mod trial;
