@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::net::cluster::closing::UsedLanes;
+use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::shared::Shared;

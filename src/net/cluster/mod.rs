@@ -4,10 +4,10 @@
 //!
 //! - `lanes`: connections for each combination of masters
 //! - `lane_redirects`: operations that servers have redirected
-//! - `closing`: the end of lanes, and what they still owe then
+//! - `lane_closing`: the end of lanes, and what they still owe then
 //! - `route`: the way of a call's or a lock's operations, chosen once
 
-pub(crate) mod closing;
+pub(crate) mod lane_closing;
 mod lane_redirects;
 pub(crate) mod lanes;
 pub(crate) mod route;

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::net::cluster::closing::UsedLanes;
+use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
