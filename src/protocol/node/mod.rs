@@ -17,7 +17,7 @@
 //! - `pending`: the commands whose replies are pending
 //! - `wire`: one connection (`outgoing`: the commands that are being sent; `wire/receiving`: the replies)
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
-//! - `order`: which node is read first
+//! - `read_order`: which node is read first
 //! - `standing`: which of a node's answers count now
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
@@ -36,10 +36,10 @@ pub(crate) mod master_address;
 pub(crate) mod master_answers;
 pub(crate) mod node;
 pub(crate) mod notice;
-pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod outgoing;
 pub(crate) mod pending;
+pub(crate) mod read_order;
 pub(crate) mod reconnect;
 pub(crate) mod refreshes;
 pub(crate) mod restart_guard;

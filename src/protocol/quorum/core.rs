@@ -25,7 +25,7 @@ use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::event::Events;
 use crate::protocol::node::found_master::LastWord;
 use crate::protocol::node::node::{Node, Timeouts};
-use crate::protocol::node::order::Reader;
+use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::answer::Answer;

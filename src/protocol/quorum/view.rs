@@ -6,7 +6,7 @@ use crate::errors::cause::Cause;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
-use crate::protocol::node::order::Reader;
+use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::standing::Standing;
 use crate::values::arithmetic::NodeSet;
 

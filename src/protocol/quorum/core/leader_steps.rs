@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
-use crate::protocol::node::order::SLICE;
+use crate::protocol::node::read_order::SLICE;
 use crate::protocol::node::wire::IDLE;
 use crate::protocol::quorum::core::Core;
 use crate::protocol::quorum::next::{Next, ThreadRole};

@@ -7,7 +7,7 @@ use crate::protocol::commands::kind_votes::without_strays;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
-use crate::protocol::node::order::SLICE;
+use crate::protocol::node::read_order::SLICE;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::operation::{Expiry, Operation};
 use crate::protocol::quorum::view::View;
