@@ -17,7 +17,7 @@ use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::commands::slots::{self, Endpoint, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
-use crate::protocol::node::refreshes::Refreshes;
+use crate::protocol::node::map_refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::arithmetic::spare;
 use crate::values::clock;

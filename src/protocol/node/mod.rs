@@ -7,7 +7,7 @@
 //! - `directory_questions`: the questions to these servers, which callers share
 //! - `found_master`: what follows from their answers
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
-//! - `refreshes`: when the map is asked for again
+//! - `map_refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master
 //! - `restart_guard`: when a restarted or replaced server may vote
 //! - `witness`: what shows that a server still has the locks that it granted (`witness_look`: a look at that)
@@ -32,6 +32,7 @@ pub(crate) mod event;
 pub(crate) mod found_master;
 pub(crate) mod handshake;
 pub(crate) mod known_server;
+pub(crate) mod map_refreshes;
 pub(crate) mod master_address;
 pub(crate) mod master_answers;
 pub(crate) mod node;
@@ -41,7 +42,6 @@ pub(crate) mod outgoing;
 pub(crate) mod pending;
 pub(crate) mod read_order;
 pub(crate) mod reconnect;
-pub(crate) mod refreshes;
 pub(crate) mod restart_guard;
 pub(crate) mod standing;
 pub(crate) mod wire;
