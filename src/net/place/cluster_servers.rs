@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
-use crate::net::place::given::Given;
+use crate::net::place::given_node::Given;
 use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::cluster_servers::Cluster;
-use crate::net::place::given::Given;
+use crate::net::place::given_node::Given;
 use crate::net::place::master::{Directory, Source, routed};
 use crate::net::place::sentinels::{Descriptions, Sentinels};
 use crate::net::socket::connection::Connection;

@@ -9,7 +9,7 @@ use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster_servers::Cluster;
-use crate::net::place::given::Given;
+use crate::net::place::given_node::Given;
 use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::place::server_question::Opinions;
 use crate::net::socket::connection::Connection;

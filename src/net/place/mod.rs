@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! - `given`: a node as it was given, and how its servers are reached
+//! - `given_node`: a node as it was given, and how its servers are reached
 //! - `ask_each`: several questions at once, for a call that waits for all answers, or for enough
 //! - `server_question`: one question to one server, and what all answers mean
 //! - `asker`: questions to many servers at once, whose answers are for all threads
@@ -17,7 +17,7 @@ pub(crate) mod asker;
 mod behind_name;
 pub(crate) mod cluster_servers;
 pub(crate) mod deployment;
-pub(crate) mod given;
+pub(crate) mod given_node;
 pub(crate) mod master;
 pub(crate) mod sentinels;
 pub(crate) mod server_question;

@@ -13,7 +13,7 @@ use crate::errors::text;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::behind_name::{SentinelAnswer, is_v6, of_name, read, word};
-use crate::net::place::given::Given;
+use crate::net::place::given_node::Given;
 use crate::net::place::server_question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;

@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::errors::elsewhere::Elsewhere;
 use crate::errors::secret::Secret;
 use crate::errors::text;
-use crate::net::place::{given, sentinels};
+use crate::net::place::{given_node, sentinels};
 use crate::ops::holder::Holder;
 use crate::ops::inspect;
 use crate::ops::waiters::Waiters;
@@ -147,7 +147,7 @@ pub(super) fn sentinels(data: &[u8]) {
                 let shown = known.filter(|(host, _)| !secret().is_in_host(host));
                 if let Some((host, port)) = shown {
                     let like = ConnectionAddr::Tcp("10.0.0.1".into(), 6379);
-                    hides(text::address(&given::like(&like, host.into(), port)));
+                    hides(text::address(&given_node::like(&like, host.into(), port)));
                 }
             }
             Ok(None) => {}

@@ -135,19 +135,12 @@ impl World {
                 if asked.is_over {
                     return;
                 }
-                match place.questions.turns_to(&asked.question, now) {
-                    true => {
-                        let at = self.t + self.sentinel_delay(c, node);
-                        self.asks(at, c, node, Asks::Arrives(number));
-                    }
-                    false => self.ended(
-                        c,
-                        node,
-                        number,
-                        &MasterAnswer::Unknown,
-                        QuestionEnd::NotAsked,
-                    ),
+                if !place.questions.turns_to(&asked.question, now) {
+                    let unknown = MasterAnswer::Unknown;
+                    return self.ended(c, node, number, &unknown, QuestionEnd::NotAsked);
                 }
+                let at = self.t + self.sentinel_delay(c, node);
+                self.asks(at, c, node, Asks::Arrives(number));
             }
             Asks::Arrives(number) => {
                 let sentinel = place.asked[number].question.server;
@@ -162,10 +155,8 @@ impl World {
                 self.asks(at, c, node, Asks::Answered(number));
             }
             Asks::Answered(number) => {
-                let word = place.asked[number]
-                    .word
-                    .clone()
-                    .unwrap_or(MasterAnswer::Unknown);
+                let word = place.asked[number].word.clone();
+                let word = word.unwrap_or(MasterAnswer::Unknown);
                 let ending = match word {
                     MasterAnswer::Silent => QuestionEnd::Silent,
                     _ => QuestionEnd::Answered,
