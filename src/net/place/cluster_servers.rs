@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
-use crate::net::place::given_node::Given;
+use crate::net::place::given_node::GivenNode;
 use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
@@ -32,7 +32,7 @@ const ASK: Duration = Duration::from_secs(1);
 const MAX_THREADS: usize = 128;
 
 pub(crate) struct Cluster {
-    pub(crate) given: Arc<Given>,
+    pub(crate) given: Arc<GivenNode>,
     seeds: Vec<Peer>,
     known: Mutex<ClusterMap>,
     /// How often the map has changed. (Each call reads it.)
@@ -51,7 +51,7 @@ pub(crate) struct Maps {
 
 impl Cluster {
     /// Returns `None` if the node is no Cluster.
-    pub(crate) fn new(given: &Arc<Given>) -> Option<Cluster> {
+    pub(crate) fn new(given: &Arc<GivenNode>) -> Option<Cluster> {
         let seeds = given.node.cluster()?.iter();
         Some(Cluster {
             given: given.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::cluster_servers::Cluster;
-use crate::net::place::given_node::Given;
+use crate::net::place::given_node::GivenNode;
 use crate::net::place::master::{Directory, Source, routed};
 use crate::net::place::sentinels::{Descriptions, Sentinels};
 use crate::net::socket::connection::Connection;
@@ -45,7 +45,7 @@ impl Place {
         trust: &Trust,
         credentials: Option<AskCredentials>,
     ) -> Place {
-        let given = Given::new(given, trust, credentials);
+        let given = GivenNode::new(given, trust, credentials);
         if let Some(cluster) = Cluster::new(&given) {
             return Place::Cluster(Arc::new(cluster));
         }
@@ -255,7 +255,7 @@ impl Place {
 }
 
 /// A server of this set or Cluster. `None`: its host is none.
-fn server_at(given: &Given, endpoint: &Endpoint) -> Option<Place> {
+fn server_at(given: &GivenNode, endpoint: &Endpoint) -> Option<Place> {
     let named = url::is_host(&endpoint.0);
     named.then(|| Place::Server(given.peer(given.addr(endpoint)).into()))
 }

@@ -11,7 +11,7 @@ use crate::protocol::commands::slots::Endpoint;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 
-pub(crate) struct Given {
+pub(crate) struct GivenNode {
     pub(crate) node: NodeAddress,
     trust: Trust,
     credentials: Option<AskCredentials>,
@@ -20,16 +20,16 @@ pub(crate) struct Given {
     secrets: Arc<OtherSecrets>,
 }
 
-impl Given {
+impl GivenNode {
     pub(crate) fn new(
         node: NodeAddress,
         trust: &Trust,
         credentials: Option<AskCredentials>,
-    ) -> Arc<Given> {
+    ) -> Arc<GivenNode> {
         let sentinels = node.set().map(|set| set.sentinels.iter());
         let all = sentinels.into_iter().flatten().chain([node.info()]);
         let passwords = all.map(|info| Secret::of(info.redis_settings().password()));
-        Arc::new(Given {
+        Arc::new(GivenNode {
             secrets: Arc::new(OtherSecrets {
                 of_urls: Secret::of_all(passwords),
                 credentials: credentials.clone(),

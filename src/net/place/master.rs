@@ -9,7 +9,7 @@ use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster_servers::Cluster;
-use crate::net::place::given_node::Given;
+use crate::net::place::given_node::GivenNode;
 use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::place::server_question::Opinions;
 use crate::net::socket::connection::Connection;
@@ -29,7 +29,7 @@ const MAX_WITNESSES: usize = 3;
 
 /// The source that names a master, which may change.
 pub(crate) struct Directory {
-    pub(super) given: Arc<Given>,
+    pub(super) given: Arc<GivenNode>,
     pub(super) source: Source,
     pub(super) shown: Mutex<Arc<str>>,
     /// Whether it was logged that nothing confirms the address.
@@ -54,7 +54,7 @@ pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>
 }
 
 impl Directory {
-    pub(super) fn new(given: Arc<Given>, source: Source) -> Directory {
+    pub(super) fn new(given: Arc<GivenNode>, source: Source) -> Directory {
         Directory {
             shown: Mutex::new(given.node.to_string().into()),
             warned: AtomicBool::new(false),

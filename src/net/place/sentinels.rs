@@ -13,7 +13,7 @@ use crate::errors::text;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::behind_name::{SentinelAnswer, is_v6, of_name, read, word};
-use crate::net::place::given_node::Given;
+use crate::net::place::given_node::GivenNode;
 use crate::net::place::server_question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
@@ -32,7 +32,7 @@ const MAX_ADDRESSES: usize = 16;
 
 /// The sentinels of a set, and the questions to them.
 pub(crate) struct Sentinels {
-    given: Arc<Given>,
+    given: Arc<GivenNode>,
     pub(crate) name: String,
     all: Vec<Peer>,
     asker: Arc<Asker<SentinelAnswer>>,
@@ -40,7 +40,7 @@ pub(crate) struct Sentinels {
 
 impl Sentinels {
     /// Returns `None` if the node is no set.
-    pub(crate) fn new(given: &Arc<Given>) -> Option<Sentinels> {
+    pub(crate) fn new(given: &Arc<GivenNode>) -> Option<Sentinels> {
         let set = given.node.set()?;
         let all = set.sentinels.iter().map(|info| given.sentinel(info));
         Some(Sentinels {
@@ -307,7 +307,7 @@ mod tests {
     fn sentinels(url: &str) -> Arc<Sentinels> {
         let node = url.into_node().unwrap();
         let trust = Trust::new(&Tls::default(), [node.info()]);
-        Arc::new(Sentinels::new(&Given::new(node, &trust, None)).unwrap())
+        Arc::new(Sentinels::new(&GivenNode::new(node, &trust, None)).unwrap())
     }
 
     #[test]
