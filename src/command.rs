@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::errors::text;
 pub use crate::ops::literal::{escaped, printable};
 pub use crate::ops::once_per::mark_patiently;
-pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, held_for, kind};
-use crate::ops::{list, seen};
+pub use crate::ops::result_words::{LOCK, PERMITS, READERS, Seen, held_for, kind};
+use crate::ops::{list, result_words};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;
 pub use crate::settings::environment::{
     DEFAULT_FILE, Environment, LONGEST_FILE, NODES, NODES_FILE,
@@ -58,10 +58,10 @@ pub fn human(time: Duration) -> String {
 
 /// The result of an inspection, as JSON.
 pub fn inspection_json(name: &[u8], found: &Inspection) -> String {
-    seen::inspection(name, found).to_string()
+    result_words::inspection(name, found).to_string()
 }
 
 /// The result of a check, as JSON. `text`: writes a finding.
 pub fn report_json(report: &Report, text: impl Fn(&Finding) -> String) -> String {
-    seen::report(report, text).to_string()
+    result_words::report(report, text).to_string()
 }

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use super::client::{Client, redlock_of};
 use super::*;
 use crate::ops::json::Json;
-use crate::ops::seen;
+use crate::ops::result_words;
 use crate::{Inspection, LockState, NodeState};
 
 /// Writes the option in the advice as C names it.
@@ -89,7 +89,9 @@ extern "C" fn redlock_check_json(
     let document = || {
         // SAFETY: the header demands it.
         let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
-        Ok(seen::report(&report, |finding| in_c(finding.to_string())))
+        Ok(result_words::report(&report, |finding| {
+            in_c(finding.to_string())
+        }))
     };
     // SAFETY: the header demands it.
     unsafe { give_document(document, json, cap, needed) }
@@ -108,7 +110,7 @@ extern "C" fn redlock_inspect_json(
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let found = redlock_of(client)?.inspect(resource)?;
-        Ok(seen::inspection(resource, &found))
+        Ok(result_words::inspection(resource, &found))
     };
     // SAFETY: the header demands it.
     unsafe { give_document(document, json, cap, needed) }

@@ -17,7 +17,7 @@
 //! - `rules`: what is wrong with nodes, by their answers
 //! - `report`: the result of a check
 //! - `once_per`: work that is done once in a period
-//! - `json`, `literal`, `seen`: results, in the words and the JSON of the command and of C
+//! - `json`, `literal`, `result_words`: results, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
 pub(crate) mod check;
@@ -36,10 +36,10 @@ pub(crate) mod once_per;
 pub(crate) mod query;
 pub(crate) mod replicas;
 pub(crate) mod report;
-pub(crate) mod rules;
-pub(crate) mod scan;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
-pub(crate) mod seen;
+pub(crate) mod result_words;
+pub(crate) mod rules;
+pub(crate) mod scan;
 pub(crate) mod state;
 pub(crate) mod waiters;
