@@ -292,7 +292,7 @@ pub use lock::lockable::Lockable;
 pub use lock::redlock::Redlock;
 pub use lock::reentrant::{Reentrant, ReentrantLock};
 pub use net::driver::observe::{Ending, Event};
-pub use ops::found::{ListedLock, Problem};
+pub use ops::found_locks::{ListedLock, Problem};
 pub use ops::holder::Holder;
 pub use ops::inspect::Inspection;
 pub use ops::list::Listing;

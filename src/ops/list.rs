@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::SendPart;
-use crate::ops::found::{Answer, FoundKey, ListedLock};
+use crate::ops::found_locks::{Answer, FoundKey, ListedLock};
 use crate::ops::query::Query;
 use crate::ops::scan::{Page, ScannedKey, What, scan};
 use crate::values::arithmetic::{NodeSet, majority};

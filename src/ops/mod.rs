@@ -10,7 +10,7 @@
 //! - `break_lock`: the release of a lock by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
-//! - `found`: which locks were found, and which are leftovers
+//! - `found_locks`: which locks were found, and which are leftovers
 //! - `check`: whether the nodes are fit for locks
 //! - `interview`: the questions of a check to one node
 //! - `replicas`: whether the user may lock on the servers that may take a master's place
@@ -21,7 +21,7 @@
 
 pub(crate) mod break_lock;
 pub(crate) mod check;
-pub(crate) mod found;
+pub(crate) mod found_locks;
 pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod interview;
