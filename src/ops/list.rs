@@ -1,4 +1,4 @@
-//! The locks on the nodes, and what is wrong with them. All decisions are in `found`.
+//! The locks on the nodes, and what is wrong with them. All decisions are in `found_locks`.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;

@@ -156,7 +156,7 @@ mutants! {
     MovedForEver: R64 = "the server that a slot has moved to is remembered for ever",
     OwedOnce: R45 = "a release that follows its key is sent on once",
     ReleaseAtOldOwner: R45 = "a release that no call waits for does not follow its key",
-    // Found by the tests of `cluster_map`, `redirect`, `way`, `core` and `known_server`.
+    // Found by the tests of `cluster_map`, `redirect`, `lane_choice`, `core` and `known_server`.
     ReleaseWhereCallBegan: R65 = "a lock is released only at the servers that had its slot when its call began",
     ReleaseBesideAcquire: R65 = "a lock is not released behind its acquire where that went over another connection than its call's",
     LaneKnowsNoServer: R66 = "a new lane's connection begins without what other lanes have learnt of the server",
@@ -178,7 +178,7 @@ mutants! {
     ConfirmedForLong: R43 = "an address that was confirmed once counts for long",
     UnconfirmedGrants: R43 = "an acquire is sent to an address that nothing has confirmed lately",
     UnconfirmedExtends: R43 = "an extension is sent to an address that nothing has confirmed lately",
-    // Found by the tests of `answers`, `questions`, `directory` and `cluster_map`: the margin has room for what they add.
+    // Found by the tests of `master_answers`, `directory_questions`, `found_master` and `cluster_map`: the margin has room for what they add.
     NewestCounts: R43 = "several answers together are as old as the newest",
     JoinedIsNew: R43 = "an answer to another thread's question is as old as the caller",
     FewOpen: R43 = "a master that few name counts at once",

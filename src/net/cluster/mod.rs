@@ -3,9 +3,9 @@
 //! In reading order:
 //!
 //! - `lanes`: connections for each combination of masters
-//! - `lane_redirects`: operations that servers have redirected
+//! - `lane_redirects`: redirected operations, carried out over lanes
 //! - `lane_closing`: the end of lanes, and what they still owe then
-//! - `route`: the way of a call's or a lock's operations, chosen once
+//! - `route`: one connection to each node, or lanes: chosen once for a call or a lock
 
 pub(crate) mod lane_closing;
 mod lane_redirects;

@@ -8,7 +8,7 @@
 //! - `findings`: the findings so far
 //! - `trial`: a node that refuses what locks need
 //! - `server`: one server, by its INFO
-//! - `network_path`: the way to a node
+//! - `network_path`: the network path to a node: latency, unencrypted passwords, unchecked certificates
 //! - `judge`: all of these, and findings that concern several nodes
 //! - `sentinel_set`: a set, by its sentinels
 //! - `slot_coverage`: a Redis Cluster as a whole

@@ -5,11 +5,12 @@
 //! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
 //! - `fencing`: fencing tokens
 //! - `once_mark`: the mark of work that is done once in a period
-//! - `process_services`: the services of a process to its calls
+//! - `process_services`: the queues, tokens and threads that a call uses
 //! - `acquire`, `release`: one name (`acquire/attempts`: the attempts, and what follows each)
 //! - `claims`: several names, which are claimed one by one
-//! - `redirect`: operations that follow their keys through a Redis Cluster (`owed_releases`: releases that no call waits for; `lane_choice`: the
-//!   connections that they take)
+//! - `redirect`: the next hop of an operation that a server of a Redis Cluster redirected (MOVED, ASK, TRYAGAIN)
+//! - `owed_releases`: redirected releases that no call waits for
+//! - `lane_choice`: the lane (the connections to one shard) that an operation takes
 
 pub(crate) mod acquire;
 pub(crate) mod claims;

@@ -3,9 +3,9 @@
 //! In reading order:
 //!
 //! - `notice`, `event`: what is logged about a node, and what only once
-//! - `master_answers`: the master that servers name, weighed
-//! - `directory_questions`: the questions to these servers, which callers share
-//! - `found_master`: what follows from their answers
+//! - `master_answers`: the answers of sentinels and Cluster servers about a master, weighed
+//! - `directory_questions`: the questions to these servers, which callers share, and when each is asked
+//! - `found_master`: the master that these answers name, and for how long that counts
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
 //! - `map_refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master

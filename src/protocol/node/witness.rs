@@ -4,7 +4,7 @@
 //! *identity* changes with each start, each promotion and each evicted key. The *witness* is a key that names an
 //! identity. If it exists and names its server's identity, nothing was lost since it was set, and the rest of its ttl
 //! shows when that was. (The witness alone does not show that nothing was evicted: most policies prefer other keys.) A
-//! new connection [looks](crate::protocol::node::witness_look) for both. [`proof`](crate::protocol::node::witness_proofs) makes sure that
+//! new connection [looks](crate::protocol::node::witness_look) for both. [`witness_proofs`](crate::protocol::node::witness_proofs) makes sure that
 //! they stay.
 
 use std::time::Duration;
