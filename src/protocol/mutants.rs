@@ -29,6 +29,8 @@ mutants! {
     FirstAddressSpeaks: R43 = "of several sentinels behind one name the first one that answers counts",
     FewAddressesAreMost: R43 = "a master that few of the addresses of a name report counts as one that most of them report",
     NamesCountTwice: R43 = "a sentinel that is given under two names has two votes",
+    OneSharedAddressIsAll: R43 = "a name of sentinels, one of which was heard under another name, has no vote",
+    AddressIsSentinel: R43 = "a sentinel that is given by two addresses has two votes",
     WorkersStartNothing: R6b = "what a node refuses while it is connected anew is not sent again without an operation",
     OweNoShortening: R55 = "a shortening is not sent to a node that was away",
     LateShorteningBeginsAnew: R55 = "a shortening that comes late leaves the lock for as long as it could be held",

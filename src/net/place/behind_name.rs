@@ -19,36 +19,55 @@ pub(super) struct SentinelAnswer {
     pub(super) master: Option<ConnectionAddr>,
     /// More than half of the addresses of its name report that, and not only of those that answered.
     pub(super) by_most: bool,
-    /// The addresses that have answered, each with its answer.
+    /// The sentinels that have answered, each with its answer.
     pub(super) by: Vec<AddressAnswer>,
 }
 
-/// The answer of the sentinel at one address: the master's address, if it has one of that name.
-pub(super) type AddressAnswer = (SocketAddr, Option<ConnectionAddr>);
+/// The answer of the sentinel at one address.
+#[derive(Clone)]
+pub(super) struct AddressAnswer {
+    pub(super) at: Option<SocketAddr>,
+    /// Its `SENTINEL MYID`, where it answers that.
+    pub(super) id: Option<String>,
+    /// The master's address, if it has one of that name.
+    pub(super) master: Option<ConnectionAddr>,
+}
 
-/// The opinion of a sentinel. One that was heard before, under another name, has none. If the answers from one address
-/// differ, there may be several sentinels behind it, which TLS tells apart by their names, or one has changed its mind.
+impl AddressAnswer {
+    /// Whether both are answers of one sentinel: one may have several addresses, and behind one address there may be several
+    /// sentinels, which TLS tells apart by their names.
+    fn is_same(&self, other: &AddressAnswer) -> bool {
+        match (&self.id, &other.id) {
+            _ if mutant(Mutant::AddressIsSentinel) => self.at == other.at,
+            (Some(one), Some(other)) => one == other,
+            _ => self.at.is_some() && self.at == other.at,
+        }
+    }
+}
+
+/// The opinion of a sentinel, or of those behind its name. Those that were all heard before, under other names, have none. If
+/// the answers of one sentinel differ, it may have changed its mind, or its address may lead to several.
 pub(super) fn read(
     named: &SentinelAnswer,
     seen: &mut Vec<AddressAnswer>,
 ) -> Result<ConnectionAddr, Unknown> {
-    let before = |(address, _): &AddressAnswer| seen.iter().find(|(at, _)| at == address);
-    let again: Vec<_> = named
-        .by
-        .iter()
-        .filter_map(|one| Some((one, before(one)?)))
-        .collect();
-    let (is_again, differs) = (
-        !again.is_empty(),
-        again.iter().any(|(one, before)| one != before),
-    );
+    let before = |one: &AddressAnswer| seen.iter().find(|other| other.is_same(one));
+    let again = named.by.iter().map(|one| Some((one, before(one)?)));
+    let again: Vec<Option<_>> = again.collect();
+    let mut heard_again = again.iter().flatten();
+    let differs = heard_again.any(|(one, before)| one.master != before.master);
+    let is_again = match mutant(Mutant::OneSharedAddressIsAll) {
+        true => again.iter().any(Option::is_some),
+        false => !again.is_empty() && again.iter().all(Option::is_some),
+    };
     seen.extend(named.by.iter().cloned());
-    match (is_again && !mutant(Mutant::NamesCountTwice), differs) {
-        (true, true) => Err(Unknown::Failed(Cause::Garbage(
+    match (is_again, differs) {
+        _ if mutant(Mutant::NamesCountTwice) => named.master.clone().ok_or(Unknown::Name),
+        (_, true) => Err(Unknown::Failed(Cause::Garbage(
             "answers differently under another name".into(),
         ))),
         (true, false) => Err(Unknown::Again),
-        (false, _) => named.master.clone().ok_or(Unknown::Name),
+        (false, false) => named.master.clone().ok_or(Unknown::Name),
     }
 }
 
@@ -57,18 +76,25 @@ pub(super) fn is_v6(address: &Option<SocketAddr>) -> bool {
 }
 
 /// The answers of the sentinels behind a name, by the numbers of their addresses.
-pub(super) type ToldByAddress = BTreeMap<usize, Told<Option<ConnectionAddr>>>;
+pub(super) type ToldByAddress = BTreeMap<usize, Told<AddressAnswer>>;
 
-/// The word of the name with these addresses, by the answers so far.
+/// The word of the name with these addresses, by the answers so far. A sentinel with several of the addresses has one.
 pub(super) fn word(
     addresses: &[Option<SocketAddr>],
     told: &ToldByAddress,
 ) -> (MasterAnswer<ConnectionAddr>, bool) {
-    let words = addresses.iter().enumerate().map(|(at, address)| {
+    let answer = |at: &usize| told.get(at).and_then(|told| told.as_ref().ok());
+    let is_first = |at: &usize| {
+        let before = (0..*at).filter_map(|earlier| answer(&earlier));
+        answer(at).is_none_or(|one| !before.into_iter().any(|other| other.is_same(one)))
+    };
+    let each = addresses.iter().enumerate();
+    let words = each.filter(|(at, _)| is_first(at)).map(|(at, address)| {
         let word = match told.get(&at) {
-            Some(Ok(master)) => master
-                .clone()
-                .map_or(MasterAnswer::NamesNone, MasterAnswer::Names),
+            Some(Ok(answer)) => {
+                let master = answer.master.clone();
+                master.map_or(MasterAnswer::NamesNone, MasterAnswer::Names)
+            }
             Some(Err(cause)) if cause.is_silence() => MasterAnswer::Silent,
             Some(Err(_)) | None => MasterAnswer::Unknown,
         };
@@ -87,7 +113,8 @@ pub(super) fn of_name(
         MasterAnswer::Names(master) => Some(master),
         MasterAnswer::NamesNone => None,
         MasterAnswer::Silent | MasterAnswer::Unknown => {
-            let mut named = told.values().filter_map(|one| one.as_ref().ok()?.as_ref());
+            let answers = told.values().filter_map(|one| one.as_ref().ok());
+            let mut named = answers.filter_map(|one| one.master.as_ref());
             let first = named.next();
             if named.any(|other| Some(other) != first) {
                 let text = "different masters at the addresses of its name";
@@ -100,14 +127,10 @@ pub(super) fn of_name(
             return Err(of_addresses(failed.collect()));
         }
     };
-    let answered = told.into_iter().filter_map(|(at, one)| {
-        let address = addresses.get(at).copied().flatten()?;
-        Some((address, one.ok()?))
-    });
     Ok(SentinelAnswer {
         master,
         by_most,
-        by: answered.collect(),
+        by: told.into_values().flatten().collect(),
     })
 }
 
@@ -133,17 +156,23 @@ pub(super) mod tests {
         Some(SocketAddr::from(([127, 0, 0, 1], port)))
     }
 
-    fn master(name: &str) -> ConnectionAddr {
-        ConnectionAddr::Tcp(name.into(), 1)
+    /// The answer at the address of this port.
+    fn answer(port: u16, id: Option<char>, master: Option<char>) -> AddressAnswer {
+        AddressAnswer {
+            at: at(port),
+            id: id.map(String::from),
+            master: master.map(|name| ConnectionAddr::Tcp(name.into(), 1)),
+        }
     }
 
     /// The answer of a name whose addresses, of the ports 1, 2, …, answer this.
     pub(in crate::net::place) fn behind_a_name(words: &str) -> Told<SentinelAnswer> {
-        let told = words.chars().map(|word| match word {
+        let answer = |at, master| Ok(answer(at, None, master));
+        let told = words.chars().zip(1..).map(|(word, port)| match word {
             '-' => Err(Cause::NotConnected(Duration::ZERO, Duration::ZERO)),
             '!' => Err(Cause::Refused("NOAUTH".into())),
-            '?' => Ok(None),
-            name => Ok(Some(master(&name.to_string()))),
+            '?' => answer(port, None),
+            name => answer(port, Some(name)),
         });
         let told: ToldByAddress = told
             .enumerate()
@@ -153,29 +182,65 @@ pub(super) mod tests {
         of_name(&addresses, told)
     }
 
+    /// The opinions of names one after the other, each with its sentinels: the port, the ID (`-`: none), and the master.
+    fn opinions<const N: usize>(names: [&[&str]; N]) -> [String; N] {
+        let mut seen = Vec::new();
+        names.map(|sentinels| {
+            let told = sentinels.iter().map(|text| {
+                let word: Vec<char> = text.chars().collect();
+                let id = Some(word[1]).filter(|id| *id != '-');
+                let port = u16::try_from(u32::from(word[0])).unwrap();
+                Ok(answer(port, id, Some(word[2])))
+            });
+            let told: ToldByAddress = told.enumerate().collect();
+            let addresses = told.values().map(|one| one.as_ref().unwrap().at);
+            let Ok(named) = of_name(&addresses.collect::<Vec<_>>(), told) else {
+                return "unclear".into();
+            };
+            match read(&named, &mut seen) {
+                Ok(master) => master.to_string().replace(":1", ""),
+                Err(Unknown::Again) => "again".into(),
+                Err(Unknown::Failed(Cause::Garbage(_))) => "differs".into(),
+                Err(_) => "none".into(),
+            }
+        })
+    }
+
+    fn found_with<R>(mutant: Mutant, found: impl Fn() -> R) -> R {
+        set_mutant(Some(mutant));
+        let found = found();
+        set_mutant(None);
+        found
+    }
+
     #[test]
     fn a_sentinel_that_answers_under_two_names_counts_once() {
-        let opinions = || {
-            let mut seen = Vec::new();
-            [(1, "m"), (1, "m"), (2, "m"), (1, "n")].map(|(port, name)| {
-                let named = SentinelAnswer {
-                    master: Some(master(name)),
-                    by_most: true,
-                    by: vec![(at(port).unwrap(), Some(master(name)))],
-                };
-                match read(&named, &mut seen) {
-                    Ok(_) => "names",
-                    Err(Unknown::Again) => "again",
-                    Err(Unknown::Failed(Cause::Garbage(_))) => "differs",
-                    Err(_) => "none",
-                }
-            })
-        };
-        assert_eq!(opinions(), ["names", "again", "names", "differs"]);
-        set_mutant(Some(Mutant::NamesCountTwice));
-        let found = opinions();
-        set_mutant(None);
-        assert_eq!(found, ["names"; 4]);
+        let found = || opinions([&["1-m"], &["1-m"], &["2-m"], &["1-n"]]);
+        assert_eq!(found(), ["m", "again", "m", "differs"]);
+        let found = found_with(Mutant::NamesCountTwice, found);
+        assert_eq!(found, ["m", "m", "m", "n"]);
+    }
+
+    /// By another interface, or by IPv4 and IPv6. Where TLS tells them apart, or a proxy chooses one of them, several sentinels
+    /// have one address.
+    #[test]
+    fn a_sentinel_is_recognized_by_its_id_at_any_address() {
+        let found = || opinions([&["1xm"], &["2xm"], &["3xn"], &["1ym"]]);
+        assert_eq!(found(), ["m", "again", "differs", "m"]);
+        let found = found_with(Mutant::AddressIsSentinel, found);
+        assert_eq!(found, ["m", "m", "n", "again"]);
+        // Of three addresses of a name two are of one sentinel.
+        assert_eq!(opinions([&["1xm", "2xm", "3yn"]]), ["unclear"]);
+    }
+
+    #[test]
+    fn a_name_with_more_sentinels_than_those_heard_before_counts() {
+        let found = || opinions([&["1-m"], &["1-m", "2-n", "3-n"]]);
+        assert_eq!(found(), ["m", "n"]);
+        let found = found_with(Mutant::OneSharedAddressIsAll, found);
+        assert_eq!(found, ["m", "again"]);
+        assert_eq!(opinions([&["1-m", "2-n", "3-n"], &["1-m"]]), ["n", "again"]);
+        assert_eq!(opinions([&["1-m"], &["1-n", "2-n"]]), ["m", "differs"]);
     }
 
     #[test]

@@ -6,13 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::ConnectionAddr;
-
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
-use crate::net::place::behind_name::{SentinelAnswer, is_v6, of_name, read, word};
+use crate::net::place::behind_name::{AddressAnswer, SentinelAnswer, is_v6, of_name, read, word};
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::server_question::{self, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
@@ -121,27 +119,32 @@ impl Sentinels {
         of_name(&addresses, told)
     }
 
-    /// The master's address, as the sentinel at this address reports it.
+    /// The answer of the sentinel at this address. Its ID is asked for in the same write: it may have other addresses.
     fn ask_address(
         &self,
         sentinel: &Peer,
         at: (Option<&SocketAddr>, Option<&Credentials>),
         time: (Instant, Duration),
-    ) -> Told<Option<ConnectionAddr>> {
-        let command: &[&[u8]] = &[
+    ) -> Told<AddressAnswer> {
+        let question: &[&[u8]] = &[
             b"SENTINEL",
             b"GET-MASTER-ADDR-BY-NAME",
             self.name.as_bytes(),
         ];
-        let Some(words) = words(server_question::ask_address(sentinel, at, command, time)?)? else {
-            return Ok(None);
-        };
-        match endpoint(&words) {
-            Some((host, port)) if !self.given.secret().is_in_host(host) => {
-                Ok(Some(self.given.addr(&(host.to_owned(), port))))
+        let id: &[&[u8]] = &[b"SENTINEL", b"MYID"];
+        let (reply, id) = server_question::ask_address(sentinel, at, [question, id], time)?;
+        let master = match words(reply)?.as_deref().map(endpoint) {
+            None => None,
+            Some(Some((host, port))) if !self.given.secret().is_in_host(host) => {
+                Some(self.given.addr(&(host.to_owned(), port)))
             }
-            _ => Err(no_address()),
-        }
+            Some(_) => return Err(no_address()),
+        };
+        Ok(AddressAnswer {
+            at: at.0.copied(),
+            id: id.and_then(sentinel_id),
+            master,
+        })
     }
 
     /// For each of these sets, each sentinel's description of the master. All sentinels are asked at once, so all answers are
@@ -281,6 +284,15 @@ pub(crate) fn words(reply: Reply) -> Result<Option<Vec<String>>, Cause> {
             .map(Some),
         other => Err(Cause::Garbage(other.kind().into())),
     }
+}
+
+/// The ID in the reply to `SENTINEL MYID`, which has 40 hexadecimal digits.
+fn sentinel_id(reply: Reply) -> Option<String> {
+    let Reply::Bulk(bytes) = reply else {
+        return None;
+    };
+    let is_id = bytes.len() == 40 && bytes.iter().all(u8::is_ascii_hexdigit);
+    String::from_utf8(bytes).ok().filter(|_| is_id)
 }
 
 /// The host and port in these words of a sentinel.

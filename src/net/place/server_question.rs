@@ -205,16 +205,19 @@ pub(crate) struct Turn<'a> {
 /// Takes a reply out of the reader, once it is complete. The flag: whether nothing of the reply was read before.
 type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
 
-/// The reply to one command, over a separate connection to the server at this address of the name, with these credentials, by
-/// that time.
+/// The replies to these commands, over a separate connection to the server at this address of the name, with these credentials,
+/// by that time. Without a first reply there is none; a server that does not answer the second command may end the connection.
 pub(crate) fn ask_address(
     peer: &Peer,
     at: (Option<&SocketAddr>, Option<&Credentials>),
-    command: &[&[u8]],
+    commands: [&[&[u8]]; 2],
     time: (Instant, Duration),
-) -> Result<Reply, Cause> {
+) -> Result<(Reply, Option<Reply>), Cause> {
     let opened = Connection::open_address(peer, at, time)?;
-    answer(opened, command, time, &mut |reader, _| reader.next())
+    let mut conversation = send(opened, &commands, time)?;
+    let first = reply(&mut conversation, &mut |reader, _| reader.next())?;
+    let second = reply(&mut conversation, &mut |reader, _| reader.next());
+    Ok((first, second.ok()))
 }
 
 /// The reply to one command, over a separate connection.
@@ -233,7 +236,8 @@ pub(crate) fn ask_and_read(
     let mut refused = None;
     let left = turn.until.saturating_duration_since(clock::instant());
     let time = turn.timeout;
-    let mut then = |opened, until| match answer(opened, command, (until, time), read)? {
+    let mut then = |opened, until| match reply(&mut send(opened, &[command], (until, time))?, read)?
+    {
         Reply::Error(text) => {
             let cause = Cause::refused(&text);
             refused.get_or_insert(Reply::Error(text));
@@ -245,18 +249,25 @@ pub(crate) fn ask_and_read(
     answered.or_else(|cause| refused.ok_or(cause))
 }
 
-fn answer(
+/// Sends commands.
+fn send(
     (connection, handshake): (Connection, Handshake),
-    command: &[&[u8]],
+    commands: &[&[&[u8]]],
     (until, timeout): (Instant, Duration),
-    read: Read<'_>,
-) -> Result<Reply, Cause> {
+) -> Result<Conversation, Cause> {
     let mut bytes = Vec::new();
-    resp::pack(&mut bytes, &[command], None);
+    for command in commands {
+        resp::pack(&mut bytes, &[command], None);
+    }
     // A server that answers nothing has answered before, so it is there.
     let late = Cause::NoAnswer(timeout, Limit::Own);
     let mut conversation = Conversation::new((connection, handshake.secret), until, late);
     conversation.send(&bytes)?;
+    Ok(conversation)
+}
+
+/// The next reply, which has a bound.
+fn reply(conversation: &mut Conversation, read: Read<'_>) -> Result<Reply, Cause> {
     conversation.reply_by(|reader, received| {
         if received > MAX_REPLY {
             let most = MAX_REPLY >> 20;

@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 27] = [
+const ELSEWHERE: [Mutant; 29] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -69,6 +69,8 @@ const ELSEWHERE: [Mutant; 27] = [
     Mutant::NamedIsAnyServer,
     Mutant::FirstAddressSpeaks,
     Mutant::NamesCountTwice,
+    Mutant::OneSharedAddressIsAll,
+    Mutant::AddressIsSentinel,
     Mutant::RightsAreForGood,
     Mutant::DemotionIsOfOne,
 ];
