@@ -290,7 +290,8 @@ int redlock_set_tls(redlock_t *redlock, const char *roots, size_t roots_len, con
                     const char *key, size_t key_len, const char *server_name);
 
 /* A text for people that is stored with each lock from now on: which program holds it, such as a host's name and a
-   process id. redlock_inspect() and the command `redlock` show it; it decides nothing. At most 64 bytes of printable
+   process id. redlock_inspect() and the command `redlock` show it; it decides nothing. While a call waits, it is among the
+   waiting_labels of redlock_inspect_json(). At most 64 bytes of printable
    UTF-8; NULL or "": none, the default.
    CONFIG: it is longer, or not printable (nothing is changed then), a forked child. */
 int redlock_set_label(redlock_t *redlock, const char *label);
@@ -343,7 +344,8 @@ int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *
 /* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
    a finding's advice names options as they are here.
    `json` gets the document with its NUL, and `needed` how many bytes that takes; 0 if there is none. A document of a lock
-   with one holder has about 300 bytes for each node; each reader and each permit takes about 100 more.
+   with one holder has about 300 bytes for each node; each reader and each permit takes about 100 more, and each process that
+   waits its label.
    CONFIG: also if it does not fit into `cap` bytes. Then `json` is empty; call again with room for `needed` and some more,
    which asks the nodes again. */
 int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *json, size_t cap, size_t *needed);

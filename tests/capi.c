@@ -757,12 +757,31 @@ static void events_are_told(const char *const *urls)
     redlock_free(none);
 }
 
+static void *wait_for_it(void *redlock)
+{
+    redlock_lock_t *lock;
+
+    OK(redlock_acquire_within((redlock_t *)redlock, "shown", 5, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_lock_release(lock));
+    return NULL;
+}
+
+static int document_has(redlock_t *redlock, const char *part)
+{
+    char json[20000];
+    size_t needed;
+
+    OK(redlock_inspect_json(redlock, "shown", 5, json, sizeof json, &needed));
+    return strstr(json, part) != NULL;
+}
+
 static void labels_and_what_is_shown(const char *const *urls)
 {
     static const char label[] = "web-2:4711";
     static const char *const nowhere[] = {"redis://127.0.0.1:1"};
-    redlock_t *labelled = client(urls, 3);
+    redlock_t *labelled = client(urls, 3), *other = client(urls, 3);
     redlock_lock_t *lock;
+    pthread_t waiter;
     char text[400], held[400], json[20000];
     uint64_t left = 0;
     size_t needed;
@@ -815,7 +834,14 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD && text[0] != 0 && strchr(text, '(') == NULL);
+    /* Another client waits, and has a label. */
+    CHECK(document_has(labelled, "\"waiting\":0,\"waiting_labels\":[],"));
+    OK(redlock_set_label(other, label));
+    CHECK(pthread_create(&waiter, NULL, wait_for_it, other) == 0);
+    EVENTUALLY(document_has(labelled, "\"waiting\":1,\"waiting_labels\":[\"web-2:4711\"],"));
     OK(redlock_lock_release(lock));
+    CHECK(pthread_join(waiter, NULL) == 0);
+    redlock_free(other);
     /* Its key is beside the other, and both have the name "shown". */
     IS(REDLOCK_CONFIG, redlock_set_prefix(NULL, "team:"));
     IS(REDLOCK_CONFIG, redlock_set_prefix(labelled, "two words"));

@@ -47,12 +47,17 @@ impl ListedLock {
 
     /// How many processes wait for the lock, as in [`Inspection::waiting`](crate::Inspection::waiting).
     pub fn waiting(&self) -> Option<usize> {
-        self.waiters.map(|waiters| waiters.count())
+        self.waiters.as_ref().map(Waiters::count)
     }
 
     /// How long the first of these has waited, as in [`Inspection::longest_wait`](crate::Inspection::longest_wait).
     pub fn longest_wait(&self) -> Option<Duration> {
-        self.waiters.and_then(|waiters| waiters.longest())
+        self.waiters.as_ref().and_then(Waiters::longest)
+    }
+
+    /// The labels of these, as in [`Inspection::waiting_labels`](crate::Inspection::waiting_labels).
+    pub fn waiting_labels(&self) -> impl Iterator<Item = &str> {
+        self.waiters.iter().flat_map(Waiters::labels)
     }
 
     /// The problem with the lock, if there is one.
@@ -167,7 +172,7 @@ impl FoundKey {
                 let role = key.holder.as_ref().map(Holder::role);
                 let start = key.start().map(<[u8]>::to_vec);
                 let (id, left) = ((key.name.clone(), role, start), key.left);
-                let (holder, waiters) = (key.holder.clone(), key.waiters);
+                let (holder, waiters) = (key.holder.clone(), key.waiters.clone());
                 let lock = locks.entry(id).or_insert_with(|| FoundLock {
                     key,
                     on: BTreeMap::new(),
@@ -177,7 +182,7 @@ impl FoundKey {
                 if let (Some(known), Some(holder)) = (&mut lock.key.holder, &holder) {
                     known.complete(holder);
                 }
-                let all = lock.key.waiters.into_iter().chain(waiters);
+                let all = lock.key.waiters.take().into_iter().chain(waiters);
                 lock.key.waiters = all.reduce(Waiters::and);
             }
         }
@@ -206,7 +211,7 @@ impl FoundKey {
                 on: lock.on.clone(),
                 remaining: last.copied().unwrap_or_default(),
                 problem,
-                waiters: lock.key.waiters,
+                waiters: lock.key.waiters.clone(),
             }
         };
         self.locks.values().map(listed).collect()

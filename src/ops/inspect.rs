@@ -56,7 +56,7 @@ impl Redlock {
         let looked = answers
             .iter()
             .filter_map(|(_, answer)| answer.as_ref().ok());
-        let waiters = looked.filter_map(|looked| looked.waiters);
+        let waiters = looked.filter_map(|looked| looked.waiters.clone());
         let waiters = waiters.reduce(Waiters::and);
         let nodes = answers.into_iter().enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, &place, answer));
@@ -250,15 +250,20 @@ impl Inspection {
         decide(&states)
     }
 
-    /// How many processes wait for the lock: on the node that has most of them in its queue, at most 400. One that has
+    /// How many processes wait for the lock: on the node that has most of them in its queue, at most 300. One that has
     /// died counts until a release finds that. `None`: no node's queue can be read.
     pub fn waiting(&self) -> Option<usize> {
-        self.waiters.map(|waiters| waiters.count())
+        self.waiters.as_ref().map(Waiters::count)
     }
 
     /// How long the first of these has waited, by the clocks of the nodes and of this machine. `None`: none waits.
     pub fn longest_wait(&self) -> Option<Duration> {
-        self.waiters.and_then(|waiters| waiters.longest())
+        self.waiters.as_ref().and_then(Waiters::longest)
+    }
+
+    /// The [labels](crate::Options::label) of these, in the order of arrival; those that have none are left out.
+    pub fn waiting_labels(&self) -> impl Iterator<Item = &str> {
+        self.waiters.iter().flat_map(Waiters::labels)
     }
 
     /// The nodes, in the order of [`Redlock::new`]: index, address, answer.

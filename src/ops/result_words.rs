@@ -161,10 +161,18 @@ pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
     let mut fields = vec![("name", escaped(name).into())];
     fields.extend(Seen::of_lock(&found.state()).fields());
     fields.push(("waiting", found.waiting().map(number).unwrap_or(Json::Null)));
+    fields.push(("waiting_labels", waiting_labels(found)));
     let longest = found.longest_wait().map(|time| time.as_secs());
     fields.push(("longest_wait_s", longest.into()));
     fields.push(("nodes", found.nodes().map(node).collect()));
     Json::Object(fields)
+}
+
+fn waiting_labels(found: &Inspection) -> Json {
+    match found.waiting() {
+        Some(_) => found.waiting_labels().map(Json::from).collect(),
+        None => Json::Null,
+    }
 }
 
 /// The result of a check. `text`: writes a finding.

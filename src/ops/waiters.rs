@@ -1,18 +1,23 @@
 //! The processes that wait for a lock, by the queue beside it on a node.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::queue;
 use crate::protocol::commands::resp::Reply;
 use crate::values::clock;
+use crate::values::label::Label;
 
-/// The last that is read of a queue. So a reply is no longer than 64 KiB.
-const LAST: &[u8] = b"399";
+/// The last that is read of a queue. So a reply is no longer than 64 KiB, whatever the prefix and the labels.
+const LAST: &[u8] = b"299";
 
 /// The queue of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waiters {
     count: usize,
+    /// Those of them that have one, in the order of the queue.
+    labels: Arc<[Label]>,
     /// When the first of them arrived.
     since: Option<SystemTime>,
 }
@@ -46,22 +51,33 @@ impl Waiters {
         let score = items.get(1).and_then(|score| str::from_utf8(score).ok());
         let score: Option<f64> = score.and_then(|score| score.parse().ok());
         let arrived = score.and_then(|score| Duration::try_from_secs_f64(score / 1000.0).ok());
+        let members = items.iter().step_by(2);
         Waiters {
             count: items.len() / 2,
+            labels: members
+                .filter_map(|member| queue::label_of(member))
+                .collect(),
             since: arrived.and_then(|arrived| UNIX_EPOCH.checked_add(arrived)),
         }
     }
 
     /// The queues of two nodes, taken together: a process may be in one of them only.
     pub(crate) fn and(self, other: Waiters) -> Waiters {
-        Waiters {
-            count: self.count.max(other.count),
-            since: self.since.into_iter().chain(other.since).min(),
-        }
+        let since = self.since.into_iter().chain(other.since).min();
+        let longer = if other.count > self.count {
+            other
+        } else {
+            self
+        };
+        Waiters { since, ..longer }
     }
 
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    pub(crate) fn labels(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(Label::as_str)
     }
 
     /// How long the first of them has waited.
@@ -75,6 +91,9 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::commands::queue::Channel;
+    use crate::protocol::commands::resp::{self, ReplyReader};
+    use crate::values::prefix::Prefix;
 
     const S: Duration = Duration::from_secs(1);
 
@@ -97,6 +116,7 @@ mod tests {
             queue(&[]),
             Some(Waiters {
                 count: 0,
+                labels: Arc::default(),
                 since: None
             })
         );
@@ -105,5 +125,37 @@ mod tests {
         }
         assert_eq!(Waiters::of_reply(&Reply::Error("NOPERM no".into())), None);
         assert_eq!(Waiters::of_reply(&Reply::Array(vec![Reply::Int(1)])), None);
+    }
+    /// Labels of two nodes are not mixed: there are no more than processes.
+    #[test]
+    fn the_labels_are_those_of_the_longest_queue() {
+        let queue = |members: &[&[u8]]| {
+            let pair = |member: &&[u8]| [member.to_vec(), b"5000".to_vec()];
+            Waiters::of_members(&members.iter().flat_map(pair).collect::<Vec<_>>())
+        };
+        let one = queue(&[b"redlock:3f web-2:4711"]);
+        let three = queue(&[b"redlock:3a", b"p:redlock:3b a b", b"redlock:3f a\x1b[2J"]);
+        let labels = |queue: &Waiters| queue.labels().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(labels(&one), ["web-2:4711"]);
+        for both in [one.clone().and(three.clone()), three.and(one.clone())] {
+            assert_eq!((both.count(), labels(&both)), (3, vec!["a b".to_owned()]));
+        }
+    }
+
+    /// The largest reply that waiters of this crate can make is read.
+    #[test]
+    fn a_long_queue_with_long_labels_is_read() {
+        let last: usize = str::from_utf8(LAST).unwrap().parse().unwrap();
+        let label = Label::parse(&[b'x'; Label::MAX]).unwrap();
+        let prefix = Prefix::new(&"p".repeat(Prefix::MAX));
+        let member = queue::member(Channel::new([7; 16]), &prefix, Some(&label));
+        let score = u64::MAX.to_string();
+        let items: Vec<&[u8]> = [&member, score.as_bytes()].repeat(last + 1);
+        let mut reply = Vec::new();
+        resp::pack(&mut reply, &[&items], None);
+        let mut reader = ReplyReader::default();
+        reader.push(&reply);
+        let queue = Waiters::of_reply(&reader.next().unwrap().unwrap()).unwrap();
+        assert_eq!((queue.count(), queue.labels().count()), (300, 300));
     }
 }

@@ -208,8 +208,11 @@ impl Options {
     /// process id, such as `web-3:4711`, are enough. All users of the nodes that may read the keys can read it, so it
     /// must not be a secret.
     ///
-    /// The label is stored after the token in the value of the lock's key, and has no effect on locking: clients with
-    /// the same label, different labels or none exclude each other as always.
+    /// While the client waits for a lock, they show the label among those that wait
+    /// ([`Inspection::waiting_labels`](crate::Inspection::waiting_labels)).
+    ///
+    /// The label is stored after the token in the value of the lock's key, and in the queue of those that wait. It has no
+    /// effect on locking: clients with the same label, different labels or none exclude each other as always.
     ///
     /// At most 64 bytes of printable text: no control characters, and no invisible ones. Defaults to the empty text: no
     /// label.

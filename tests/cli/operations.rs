@@ -134,6 +134,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
         "remaining_ms",
         "state",
         "waiting",
+        "waiting_labels",
     ];
     let of_one = [
         "address",
@@ -817,6 +818,7 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
             "remaining_ms",
             "slot",
             "waiting",
+            "waiting_labels",
         ];
         assert_eq!(keys(lock), of_one);
         assert_eq!(lock["of"], servers.len());
@@ -955,15 +957,28 @@ fn what_is_held_or_waited_for_too_long_is_found_for_monitors() {
     let hour = ["--older", "1h", "--waited", "1h", "--remaining", "1h"];
     assert_eq!(stuck(&hour), (0, vec![]));
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| connected(&servers).acquire("a", TTL));
+        let waiter = scope.spawn(|| {
+            let labelled = support::options().label("web-2:4711");
+            let redlock = connected(&servers).with_options(labelled).unwrap();
+            redlock.acquire("a", TTL)
+        });
         let waited = ["--older", "1h", "--waited", "500ms"];
         eventually("it is waited for", || stuck(&waited) == is("waited"));
         let both = ["--older", "500ms", "--waited", "500ms"];
         assert_eq!(stuck(&both), is("old,waited"));
         let text = says(&servers, &["inspect", "a"]).1;
-        assert!(text.contains("; one process waits, for "), "{text}");
+        let (_, waits) = text.split_once("; one process waits, for ").unwrap();
+        assert!(
+            waits.lines().next().unwrap().ends_with("s: web-2:4711"),
+            "{text}"
+        );
         let (_, seen) = json_of(&servers, &["inspect", "--json", "a"]);
         assert_eq!(seen["waiting"], 1);
+        assert_eq!(seen["waiting_labels"], json!(["web-2:4711"]));
+        let text = says(&servers, &["list", "a"]).1;
+        assert!(text.contains("  1 (web-2:4711)  "), "{text}");
+        let (_, list) = json_of(&servers, &["list", "--json", "a"]);
+        assert_eq!(list["locks"][0]["waiting_labels"], json!(["web-2:4711"]));
         assert!(seen["held_s"].as_u64().is_some() && seen["longest_wait_s"].as_u64().is_some());
         lock.release().unwrap();
         waiter.join().unwrap().unwrap().release().unwrap();

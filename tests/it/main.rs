@@ -32,6 +32,7 @@ mod waiting {
     mod fair;
     mod keys;
     mod kinds;
+    mod labels;
     mod threads;
     mod wake;
 }

@@ -12,7 +12,7 @@ use redlock_sync::{Holder, Inspection, LockState, NodeState, Redlock};
 use crate::arguments::Inspect;
 use crate::explain::by_flag;
 use crate::print::{print, print_json};
-use crate::show::{held, shortened, table, time};
+use crate::show::{held, labels, shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};
 
 /// A clock that differs from this machine's by more milliseconds is shown.
@@ -135,16 +135,21 @@ fn shown_holder(holder: &Holder) -> String {
     }
 }
 
-/// How many processes wait, if any does, and how long the first has waited.
+/// How many processes wait, if any does, how long the first has waited, and the first labels.
 fn waiting(inspection: &Inspection) -> String {
     let longest = inspection.longest_wait().map(human);
-    match (inspection.waiting(), longest) {
-        (None | Some(0), _) => String::new(),
+    let count = inspection.waiting();
+    let waiting = match (count, longest) {
+        (None | Some(0), _) => return String::new(),
         (Some(1), Some(longest)) => format!("; one process waits, for {longest}"),
         (Some(count), Some(longest)) => {
             format!("; {count} processes wait, the first for {longest}")
         }
         (Some(count), None) => format!("; {count} processes wait"),
+    };
+    match &*labels(count.unwrap_or_default(), inspection.waiting_labels()) {
+        "" => waiting,
+        labels => format!("{waiting}: {labels}"),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::arguments::{LimitArgs, List};
 use crate::explain::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
-use crate::show::{held, milliseconds, table, time};
+use crate::show::{held, labels, milliseconds, table, time};
 use crate::time::Time;
 use crate::{End, FOUND, UNAVAILABLE, failed, report};
 
@@ -113,9 +113,7 @@ fn to_text(rows: &[ListRow<'_>], listing: &Listing) -> String {
             format!("{}/{}", row.lock.nodes().count(), listing.node_count()),
             time(row.lock.remaining()),
             row.lock.holder().map_or("-".into(), held),
-            row.lock
-                .waiting()
-                .map_or("-".into(), |count| count.to_string()),
+            waiting(row.lock),
             match &*row.problems.join(",") {
                 "" => "-".into(),
                 problems => problems.to_owned(),
@@ -125,6 +123,17 @@ fn to_text(rows: &[ListRow<'_>], listing: &Listing) -> String {
     };
     let rows: Vec<_> = [head].into_iter().chain(rows.iter().map(row)).collect();
     table(&rows)
+}
+
+/// How many processes wait, and the first labels.
+fn waiting(lock: &ListedLock) -> String {
+    let Some(count) = lock.waiting() else {
+        return "-".into();
+    };
+    match &*labels(count, lock.waiting_labels()) {
+        "" => count.to_string(),
+        labels => format!("{count} ({labels})"),
+    }
 }
 
 fn to_json(rows: &[ListRow<'_>], listing: &Listing) -> Value {
@@ -142,6 +151,7 @@ fn to_json(rows: &[ListRow<'_>], listing: &Listing) -> Value {
             "held_s": holder.and_then(held_for).map(|time| time.as_secs()),
             "has_left": holder.map(Holder::has_left),
             "waiting": row.lock.waiting(),
+            "waiting_labels": row.lock.waiting().map(|_| row.lock.waiting_labels().collect::<Vec<_>>()),
             "longest_wait_s": row.lock.longest_wait().map(|time| time.as_secs()),
             "problems": row.problems,
         })

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use redlock_sync::Holder;
-use redlock_sync::command::held_for;
+use redlock_sync::command::{held_for, printable};
 use serde_json::Value;
 
 /// The maximum width of a column, and of the last one, which has the errors.
 const WIDEST: usize = 80;
 const LAST: usize = 400;
+/// How many labels of processes that wait are shown.
+const LABELS: usize = 3;
 
 /// The text for people: if it is long, the number of characters left out replaces its middle.
 pub(crate) fn shortened(text: &str) -> String {
@@ -53,6 +55,16 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
+/// The first labels of so many processes that wait, and how many more there are. Empty without labels.
+pub(crate) fn labels<'a>(count: usize, labels: impl Iterator<Item = &'a str>) -> String {
+    let mut shown: Vec<String> = labels.take(LABELS).map(printable).collect();
+    let more = count.saturating_sub(shown.len());
+    if more > 0 && !shown.is_empty() {
+        shown.push(format!("and {more} more"));
+    }
+    shown.join(", ")
+}
+
 /// How long a key is kept.
 pub(crate) fn time(time: Option<Duration>) -> String {
     time.map_or("for ever".into(), |time| format!("{time:?}"))
@@ -84,6 +96,22 @@ mod tests {
         let rows = [row(["NAME", "A", "B"]), row(["é", "long", ""])];
         assert_eq!(table(&rows), "NAME  A     B\né     long\n");
         assert_eq!(table::<3>(&[]), "");
+    }
+
+    #[test]
+    fn the_first_labels_are_shown_and_how_many_more_processes_wait() {
+        let all = ["a", "b c", "d", "e"];
+        for (count, labels, expected) in [
+            (0, 0, ""),
+            (2, 0, ""),
+            (1, 1, "a"),
+            (3, 3, "a, b c, d"),
+            (3, 1, "a, and 2 more"),
+            (300, 4, "a, b c, d, and 297 more"),
+        ] {
+            let given = all.into_iter().take(labels);
+            assert_eq!(super::labels(count, given), expected);
+        }
     }
 
     /// Rust's own padding panics beyond 65,535.

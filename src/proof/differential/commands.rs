@@ -206,6 +206,7 @@ impl Pair {
     pub(super) fn foreign(&mut self) -> Vec<u8> {
         let name = self.one_of(&NAMES).as_bytes();
         let channel = self.some_channel().bytes();
+        let labelled = [&channel[..], b" web-3:4711"].concat();
         let token = self.token();
         let member = [b"redlock:s001", &token.as_bytes()[..]].concat();
         let reader = [b"redlock:r000", &token.as_bytes()[..]].concat();
@@ -215,7 +216,7 @@ impl Pair {
             String::from_utf8_lossy(&self.some_channel().bytes())
         );
         let mark = mark.into_bytes();
-        let values: [&[u8]; 15] = [
+        let values: [&[u8]; 17] = [
             &member,
             &reader,
             &mark,
@@ -226,6 +227,8 @@ impl Pair {
             &[b'y'; 100],
             token.as_bytes(),
             &channel,
+            &labelled,
+            b" x",
             b"7",
             b"",
             b"9007199254740989",

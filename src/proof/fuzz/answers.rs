@@ -165,7 +165,11 @@ pub(super) fn messages(data: &[u8]) {
             let _ = (info.foreign(), info.is_reserved());
         }
         if let Some(waiters) = Waiters::of_reply(&reply) {
-            let _ = (waiters.count(), waiters.longest());
+            let _ = waiters.longest();
+            assert!(waiters.labels().count() <= waiters.count());
+            for label in waiters.labels() {
+                assert!(label.len() <= Label::MAX && !label.contains(char::is_control));
+            }
         }
         if let Some(key) = node_queue::message(reply) {
             let _ = node_queue::is_channel(&key);

@@ -22,6 +22,7 @@ use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::values::arithmetic::Ttl;
+use crate::values::label::Label;
 use crate::values::token::Token;
 
 /// A thread, and what its calls need of its process.
@@ -203,7 +204,9 @@ impl World {
         let request = AcquireRequest {
             kind: self.kind(resource),
             ttl,
-            label: None,
+            // Threads of a process with labels, with others and without one.
+            label: [None, Label::new("web-2:4711 a"), Label::new("redlock:3f")][(c + thread) % 3]
+                .clone(),
             end: long.map(|long| now + Duration::from_micros(long)),
             must_ask,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),

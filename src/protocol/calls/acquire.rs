@@ -249,7 +249,8 @@ impl<W: Clone> Acquire<W> {
                 let fair = self.request.turn.is_some();
                 self.state = CallState::Dequeues(ended);
                 let lock = (self.resource.clone(), self.request.kind.clone());
-                let op = Op::dequeue(lock, channel, turn, fair);
+                let waiter = (channel, self.request.label.clone());
+                let op = Op::dequeue(lock, waiter, turn, fair);
                 Step::Run(op.only_write(true))
             }
             None => {

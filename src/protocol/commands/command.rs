@@ -10,7 +10,7 @@ use crate::errors::server_error::Meaning;
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
 use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::commands::kind::{Form, Kind, KindCommands, MAX_PERMITS};
-use crate::protocol::commands::node_queue::{Channel, LockInfo, QueueEntry, QueueTurn};
+use crate::protocol::commands::node_queue::{self, Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{ACQUIRE_IN_ORDER, DONE, Script};
@@ -263,14 +263,13 @@ impl<'a> CommandWriter<'a> {
         let entry = entry.filter(|_| self.named || row.form != Form::Names);
         let turn = entry.and_then(|entry| entry.turn);
         let turn = turn.filter(|_| kind.is_plain());
-        let channel = entry.map(|entry| entry.channel.bytes());
-        let channel = channel.as_ref().map(|channel| self.prefix.key(channel));
+        let waiter = entry.map(|entry| self.waiter(entry.channel));
         let waited = kind.waited().or(entry.map(|entry| entry.waited));
         let writer = kind.writer();
         let mut args = vec![
             Bytes(&value),
             Number(ttl.millis()),
-            Bytes(channel.as_deref().unwrap_or_default()),
+            Bytes(waiter.as_deref().unwrap_or_default()),
             Number(entry.map_or(0, |entry| entry.arrived)),
             Number(waited.unwrap_or_default()),
             Number(entry.map_or(0, |entry| entry.lease)),
@@ -343,17 +342,21 @@ impl<'a> CommandWriter<'a> {
         }
     }
 
+    /// The caller as it is in the queue.
+    fn waiter(&self, channel: Channel) -> Vec<u8> {
+        queue::member(channel, self.prefix, self.key.label.as_ref())
+    }
+
     fn leave(self, script: &Script, channel: Channel, turn: QueueTurn, fair: bool) {
         let kind = &self.key.kind;
-        let (channel, writer) = (channel.bytes(), kind.writer());
-        let channel = &*self.prefix.key(&channel);
+        let (waiter, writer) = (&self.waiter(channel), kind.writer());
         let names = Number(self.keys.len() as u64);
         let args = match kind {
             Kind::Plain => {
                 let fair = if fair { b"1" } else { b"0" };
-                [Bytes(channel), Bytes(fair), Number(turn.millis())]
+                [Bytes(waiter), Bytes(fair), Number(turn.millis())]
             }
-            _ => [names, Bytes(writer.as_bytes()), Bytes(channel)],
+            _ => [names, Bytes(writer.as_bytes()), Bytes(waiter)],
         };
         self.script(script, kind.row().beside.leaves, &args, None);
     }

@@ -3,7 +3,7 @@
 //! A process that was denied *acquires or enqueues*: one script takes the lock, or puts the name of the process's
 //! channel into the queue and returns the node's report on the lock and its holder. A release takes the first name out
 //! of the queue and publishes the resource on that channel; if the channel has no subscriber, it goes on with the next
-//! name.
+//! name. Behind the name is the label of the waiter, for people: a process has one channel, and perhaps several labels.
 //!
 //! Notifications may be lost. They grant no lock, the scripts go on if a command on the queue fails, and waiters also
 //! try again by themselves.
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::commands::resp::Reply;
 use crate::values::clock;
 use crate::values::label::Label;
+use crate::values::prefix::Prefix;
 
 /// The channel on which a process is notified, one for all its resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,30 @@ pub(crate) fn is_channel(bytes: &[u8]) -> bool {
         let (prefix, name) = bytes.split_at(at);
         !prefix.contains(&0) && name.get(mark.len()..).is_some_and(is_hex)
     })
+}
+
+/// The member of the queue for a waiter: its process's channel, and behind a space its label. A channel has no space, and no
+/// prefix has one.
+pub(crate) fn member(channel: Channel, prefix: &Prefix, label: Option<&Label>) -> Vec<u8> {
+    let mut member = prefix.key(&channel.bytes()).into_owned();
+    if let Some(label) = label {
+        member.push(b' ');
+        member.extend_from_slice(label.as_str().as_bytes());
+    }
+    member
+}
+
+/// The channel in a member of the queue, which may be any bytes, and what is behind it.
+pub(crate) fn member_parts(member: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let space = member.iter().position(|byte| *byte == b' ');
+    let (channel, rest) = member.split_at(space.unwrap_or(member.len()));
+    (channel, rest.get(1..))
+}
+
+/// The label in a member of the queue. `None`: the waiter has none, or the member is not of this crate.
+pub(crate) fn label_of(member: &[u8]) -> Option<Label> {
+    let (channel, label) = member_parts(member);
+    Label::parse(label?).filter(|_| is_channel(channel))
 }
 
 /// How long a node reserves a free lock for the waiter that it has notified.
@@ -257,6 +282,45 @@ mod tests {
         );
         assert_eq!(turn(Duration::MAX), 1000);
         assert_eq!(QueueTurn::new(ms(50)).ignored_after(), ms(1000));
+    }
+
+    #[test]
+    fn a_member_is_a_channel_and_behind_a_space_the_label() {
+        let (channel, name) = (Channel::new([0xA9; 16]), "a9".repeat(16));
+        let label = |text: &str| Label::parse(text.as_bytes());
+        for (prefix, shown) in [
+            ("", None),
+            ("team:", None),
+            ("", Some("web-2:4711")),
+            ("{a}:", Some(" a redlock:3f  b ")),
+        ] {
+            let label = shown.and_then(label);
+            let member = member(channel, &Prefix::new(prefix), label.as_ref());
+            let expected = format!("{prefix}redlock:{name}");
+            assert_eq!(
+                member_parts(&member),
+                (expected.as_bytes(), shown.map(str::as_bytes))
+            );
+            assert_eq!(label_of(&member), label);
+        }
+        // Those of other programs, and what nobody should print.
+        for other in [
+            &b""[..],
+            b" ",
+            b"a",
+            b"a web-2",
+            b"redlock: web-2",
+            b"redlock:3f",
+            b"redlock:3f ",
+            b"redlock:3f\0web-2",
+            b"redlock:3f a\x1b[2Jb",
+            b"redlock:3f a\nb",
+            b"redlock:3f \xff",
+            "redlock:3f a\u{202e}b".as_bytes(),
+            &[&b"redlock:3f "[..], &[b'x'; 65]].concat(),
+        ] {
+            assert_eq!(label_of(other), None, "{other:?}");
+        }
     }
 
     #[test]

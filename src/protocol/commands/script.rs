@@ -119,8 +119,8 @@ impl Key {
     }
 
     /// A key for actions that are not about one lock on the resource: its token belongs to no lock.
-    pub(crate) fn without_lock(resource: Arc<[u8]>) -> Key {
-        Key::new(resource, Token::from_bytes([0; 20]), None)
+    pub(crate) fn without_lock(resource: Arc<[u8]>, label: Option<Label>) -> Key {
+        Key::new(resource, Token::from_bytes([0; 20]), label)
     }
 
     /// Sets the nodes that may have the lock.

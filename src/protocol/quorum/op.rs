@@ -10,6 +10,7 @@ use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::values::arithmetic::{Ballot, NodeSet};
+use crate::values::label::Label;
 
 /// A request to all nodes.
 #[derive(Clone)]
@@ -63,18 +64,18 @@ impl Op {
     }
 
     pub(crate) fn ping() -> Op {
-        Op::new(Action::Ping, Key::without_lock(Arc::from(&[][..])))
+        Op::new(Action::Ping, Key::without_lock(Arc::from(&[][..]), None))
     }
 
-    /// Removes a process from the queues for a resource.
+    /// Removes a waiter from the queues for a resource.
     pub(crate) fn dequeue(
         (resource, kind): (Arc<[u8]>, Kind),
-        channel: Channel,
+        (channel, label): (Channel, Option<Label>),
         turn: QueueTurn,
         fair: bool,
     ) -> Op {
         let action = Action::Dequeue(Arc::new(channel), turn, fair);
-        Op::new(action, Key::without_lock(resource).of_kind(kind))
+        Op::new(action, Key::without_lock(resource, label).of_kind(kind))
     }
 
     pub(crate) fn since(self, since: Instant) -> Op {

@@ -172,7 +172,8 @@ impl CommandRun<'_> {
             let Some(waiter) = given.queue().and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            if option == Some(&*waiter) || self.publish(&waiter, lock) == 0 {
+            let (waiter, _) = queue::member_parts(&waiter);
+            if option == Some(waiter) || self.publish(waiter, lock) == 0 {
                 continue;
             }
             if let (Some(long), Some(turn)) = (option.and_then(number), given.turn())
@@ -181,7 +182,7 @@ impl CommandRun<'_> {
                 if self.reserved(turn).is_some() {
                     let _ = self.del(turn);
                 }
-                let _ = self.set(turn, &waiter, Some(long), true);
+                let _ = self.set(turn, waiter, Some(long), true);
             }
             return Ok(2);
         }
@@ -197,7 +198,7 @@ impl CommandRun<'_> {
             return Ok(i64::from(free));
         };
         let _ = self.zrem(queue, me);
-        let own = self.is(turn, me);
+        let own = self.is(turn, queue::member_parts(me).0);
         if own {
             let _ = self.del(turn);
         } else if self.reserved(turn).is_some() {
@@ -210,11 +211,12 @@ impl CommandRun<'_> {
             let Some(waiter) = self.zpopmin(queue) else {
                 break;
             };
-            if self.publish(&waiter, lock) == 0 {
+            let (waiter, _) = queue::member_parts(&waiter);
+            if self.publish(waiter, lock) == 0 {
                 continue;
             }
             if (own || *fair == b"1") && !mutant(Mutant::NoReservation) {
-                let _ = self.set(turn, &waiter, number(long), true);
+                let _ = self.set(turn, waiter, number(long), true);
             }
             return Ok(2);
         }
@@ -235,7 +237,8 @@ impl CommandRun<'_> {
 
     /// Removes the queue's entry and the reservation of a waiter that takes the lock.
     fn forget_waiter(&mut self, given: ScriptArgs<'_>, me: &[u8]) {
-        if let Some(turn) = given.turn().filter(|turn| self.is(turn, me)) {
+        let (channel, _) = queue::member_parts(me);
+        if let Some(turn) = given.turn().filter(|turn| self.is(turn, channel)) {
             let _ = self.del(turn);
         }
         if let Some(queue) = given.queue() {
@@ -250,14 +253,15 @@ impl CommandRun<'_> {
         let free = self.value(lock).is_none();
         let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(given)?;
         if free {
+            let (channel, _) = queue::member_parts(me);
             let owner = match (queued, given.queue(), given.turn()) {
                 (true, Some(queue), Some(turn)) => {
                     let long = given.args.get(6).and_then(|long| number(long));
-                    self.owner(lock, (queue, turn), me, long)
+                    self.owner(lock, (queue, turn), channel, long)
                 }
-                _ => me.to_vec(),
+                _ => channel.to_vec(),
             };
-            if owner != **me {
+            if owner != channel {
                 let left = given.turn().map_or(0, |turn| self.pttl(turn).max(0));
                 let word = if queued { 'w' } else { '-' };
                 let reserved = format!("{} - {word}", lua_number(left));
@@ -271,7 +275,7 @@ impl CommandRun<'_> {
         Ok(self.see(lock, queued))
     }
 
-    /// The waiter for which a free lock is reserved, or will be from now on.
+    /// The channel of the waiter for which a free lock is reserved, or will be from now on. `me`: that of the one that asks.
     fn owner(
         &mut self,
         lock: &[u8],
@@ -284,11 +288,12 @@ impl CommandRun<'_> {
         }
         let mut owner = me.to_vec();
         for _ in 0..99 {
-            owner = self.first(queue).unwrap_or_else(|| me.to_vec());
+            let first = self.first(queue).unwrap_or_else(|| me.to_vec());
+            owner = queue::member_parts(&first).0.to_vec();
             if owner == me || mutant(Mutant::JumpTheQueue) {
                 return me.to_vec();
             }
-            let _ = self.zrem(queue, &owner);
+            let _ = self.zrem(queue, &first);
             if self.publish(&owner, lock) != 0 {
                 let _ = self.set(turn, &owner, long, true);
                 break;

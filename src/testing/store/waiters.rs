@@ -1,10 +1,11 @@
 //! How permits, readers, writers and locks on several names wait and notify, written out by hand.
 
 use super::{CommandRun, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
+use crate::protocol::commands::queue;
 use crate::protocol::mutants::{Mutant, mutant};
 
 impl<'a> ScriptArgs<'a> {
-    /// The waiter's channel, or nothing.
+    /// The waiter, as in the queue, or nothing.
     pub(super) fn me(self) -> &'a [u8] {
         self.args.get(2).copied().unwrap_or_default()
     }
@@ -39,13 +40,14 @@ impl CommandRun<'_> {
         Ok(if queued { "w" } else { "-" })
     }
 
-    /// Notifies the next waiter for this name, except `but`. Returns 2 if one was notified.
+    /// Notifies the next waiter for this name, except those on the channel `but`. Returns 2 if one was notified.
     pub(super) fn tell_next(&mut self, queue: Option<&[u8]>, name: &[u8], but: &[u8]) -> i64 {
         for _ in 0..queue.map_or(0, |_| 99) {
             let Some(waiter) = queue.and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            if waiter != but && self.publish(&waiter, name) != 0 {
+            let (waiter, _) = queue::member_parts(&waiter);
+            if waiter != but && self.publish(waiter, name) != 0 {
                 return 2;
             }
         }

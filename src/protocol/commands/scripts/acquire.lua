@@ -2,7 +2,7 @@
 
 if redis.call('SET', lock, ARGV[1], 'NX', 'PX', ARGV[2]) then
   try('ZREM', queue, me)
-  if try('GET', turn) == me then
+  if try('GET', turn) == channel then
     try('DEL', turn)
   end
   return redis.status_reply('OK')

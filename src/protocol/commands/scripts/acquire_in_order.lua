@@ -5,19 +5,20 @@
 -- reservation is neither believed nor touched: it may be another lock.
 
 if try('GET', lock) == false then
-  local owner = me
+  local owner = channel
   if queued == ' w' then
     owner = try('GET', turn)
     if type(owner) ~= 'string' or not string.find(owner, '^[^%z]*redlock:%x+$') then
       for i = 1, 99 do
-        owner = try('ZRANGE', queue, 0, 0)[1] or me
-        if owner == me then
+        local first = try('ZRANGE', queue, 0, 0)[1] or me
+        owner = string.match(first, '^[^ ]*')
+        if owner == channel then
           break
         end
-        try('ZREM', queue, owner)
+        try('ZREM', queue, first)
         local n = try('PUBLISH', owner, lock)
         if type(n) ~= 'number' then
-          owner = me
+          owner = channel
           break
         end
         -- With 0 that waiter has gone.
@@ -28,11 +29,11 @@ if try('GET', lock) == false then
       end
     end
   end
-  if owner ~= me then
+  if owner ~= channel then
     local left = try('PTTL', turn)
     return (type(left) == 'number' and math.max(left, 0) or 0) .. ' -' .. queued
   end
-  if try('GET', turn) == me then
+  if try('GET', turn) == channel then
     try('DEL', turn)
   end
   try('ZREM', queue, me)

@@ -23,7 +23,7 @@ if KEYS[3] and ARGV[8] ~= '0' and me ~= '' then
   local older, writer = string.match(type(mark) == 'string' and mark or '', '^(%d+) (%x+) ')
   -- A foreign value is left alone: it may be another lock.
   if not mark or older and (older + 0 > since or writer == ARGV[7]) then
-    try('SET', KEYS[3], string.format('%.0f %s %s', since, ARGV[7], me), 'PX', ARGV[8])
+    try('SET', KEYS[3], string.format('%.0f %s %s', since, ARGV[7], string.match(me, '^[^ ]*')), 'PX', ARGV[8])
   end
 end
 local left, hash = redis.call('PTTL', name)

@@ -3,7 +3,7 @@
 -- KEYS     the names; then the queue of each, and then the mark of each; the last two may be missing
 -- ARGV[1]  the number of names
 -- ARGV[2]  the writer in the mark that is deleted, or nothing
--- ARGV[3]  the channel of the waiter that leaves
+-- ARGV[3]  the waiter that leaves, as in the queue
 --
 -- Returns 2 if a waiter has been notified, else 1.
 

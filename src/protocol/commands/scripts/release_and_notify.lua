@@ -23,6 +23,8 @@ for i = 1, 99 do
   if not waiter then
     return 1
   end
+  -- The label of the waiter is behind a space.
+  waiter = string.match(waiter, '^[^ ]*')
   -- How many connections have received it. With none, the waiter has gone: the next one is notified.
   local n = waiter == option and 0 or try('PUBLISH', waiter, KEYS[1])
   if n ~= 0 then

@@ -48,7 +48,7 @@ impl<W: Clone> WaitQueues<W> {
     }
 
     /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of the process
-    /// goes on waiting, or none that arrived as early.
+    /// goes on waiting, or none that arrived as early, or has this label.
     fn must_dequeue(&mut self, id: u64) -> Option<Channel> {
         let waiter = self.waiters.get_mut(&id)?;
         let WaiterState::Front(poller) = &waiter.state else {
@@ -58,12 +58,14 @@ impl<W: Clone> WaitQueues<W> {
         let fair = poller.is_fair();
         waiter.takes_no_hand_off = true;
         let marks = waiter.request.kind.leaves_a_mark();
-        let resource = waiter.resource.clone();
+        let (resource, label) = (waiter.resource.clone(), waiter.request.label.clone());
         let queue = self.queues.get(&resource)?;
         let mut others = queue.waiters.iter().filter(|other| **other != id);
-        let alone = !others.any(|other| self.waiters.contains_key(other));
+        let next = others.find_map(|other| self.waiters.get(other));
+        // One with another label has another place in the queue.
+        let takes_place = next.is_some_and(|next| next.request.label == label);
         // The next thread here may have arrived later than waiters of other processes.
-        let leaves = alone || fair || marks;
+        let leaves = !takes_place || fair || marks;
         let channel = self.subscriptions.channel();
         channel.filter(|_| must_notify && leaves)
     }

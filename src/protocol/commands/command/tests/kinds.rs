@@ -56,6 +56,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
     let channel = Channel::new([0x5A; 16]);
     let entry = entry(channel);
     let (name, arrived) = (channel.bytes(), entry.arrived);
+    let waiter = [&name[..], b" web"].concat();
     let waits = Action::AcquireOrEnqueue(second, Arc::new(entry));
     let but = Action::Release(Notify::FirstBut(channel));
     let preferred = 0x0707 % 3;
@@ -109,7 +110,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
             call(ACQUIRE_PERMIT, &["a", "{a}:w"])
                 .arg(VALUE)
                 .arg(1000)
-                .arg(&name)
+                .arg(&waiter)
                 .arg(arrived)
                 .arg(&[17, 8000, 3, preferred]),
         ),
@@ -169,6 +170,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
     let channel = Channel::new([0x5A; 16]);
     let entry = entry(channel);
     let (name, arrived) = (channel.bytes(), entry.arrived);
+    let waiter = [&name[..], b" web"].concat();
     let waits = Action::AcquireOrEnqueue(second, Arc::new(entry));
     let turn = QueueTurn::new(100 * MS);
     let leave = Action::Dequeue(Arc::new(channel), turn, false);
@@ -184,7 +186,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
             call(LEAVE, &["a", "{a}:w", "{a}:ww"])
                 .arg(1)
                 .arg(mark)
-                .arg(&name),
+                .arg(&waiter),
         ),
         (
             &write,
@@ -226,7 +228,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
             call(ACQUIRE_NAMES, &["a", "b", "{a}:w", "{b}:w"])
                 .arg(VALUE)
                 .arg(1000)
-                .arg(&name)
+                .arg(&waiter)
                 .arg(arrived)
                 .arg(&[17, 8000]),
         ),
