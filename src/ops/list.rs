@@ -33,7 +33,7 @@ impl Redlock {
     /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names
     /// that are listed are without it. Keys that the user may not read are left out, and not counted.
     ///
-    /// The call reads all keys by `SCAN`, `DBSIZE`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes
+    /// The call reads all keys by `SCAN`, `DBSIZE`, `GETRANGE`, `PTTL`, `ZRANGE` and `EVAL`, a thousand at a time, and changes
     /// nothing. It uses its own connections, to all nodes in parallel, and in a Redis Cluster to one master after the
     /// other. Each has [`connect_timeout`](crate::Options::connect_timeout) to be connected and four times
     /// [`node_timeout`](crate::Options::node_timeout) for each thousand keys. If a lock is on a minority of the nodes,

@@ -6,11 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::queue;
 use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::scripts::WAITERS;
 use crate::values::clock;
 use crate::values::label::Label;
-
-/// The last that is read of a queue. So a reply is no longer than 64 KiB, whatever the prefix and the labels.
-const LAST: &[u8] = b"299";
 
 /// The queue of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +27,8 @@ impl Waiters {
     }
 
     /// The question to a node, about this queue.
-    pub(crate) fn question(queue: &[u8]) -> [&[u8]; 5] {
-        [b"ZRANGE", queue, b"0", LAST, b"WITHSCORES"]
+    pub(crate) fn question(queue: &[u8]) -> [&[u8]; 4] {
+        [b"EVAL", WAITERS.text, b"1", queue]
     }
 
     /// The answer to that. `None`: the queue cannot be read, or is something else.
@@ -142,15 +140,15 @@ mod tests {
         }
     }
 
-    /// The largest reply that waiters of this crate can make is read.
+    /// The largest reply to the question is read.
     #[test]
     fn a_long_queue_with_long_labels_is_read() {
-        let last: usize = str::from_utf8(LAST).unwrap().parse().unwrap();
         let label = Label::parse(&[b'x'; Label::MAX]).unwrap();
         let prefix = Prefix::new(&"p".repeat(Prefix::MAX));
         let member = queue::member(Channel::new([7; 16]), &prefix, Some(&label));
-        let score = u64::MAX.to_string();
-        let items: Vec<&[u8]> = [&member, score.as_bytes()].repeat(last + 1);
+        // The script has these numbers.
+        assert_eq!(member.len() + 1, 170);
+        let items: Vec<&[u8]> = [&member[..], b"1.7976931348623157e+308"].repeat(300);
         let mut reply = Vec::new();
         resp::pack(&mut reply, &[&items], None);
         let mut reader = ReplyReader::default();

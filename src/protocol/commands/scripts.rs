@@ -116,6 +116,8 @@ impl Script {
 
 /// The script of [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
 pub(crate) const INSPECT: Script = script!("inspect");
+/// That of [`Redlock::inspect`](crate::Redlock::inspect) and [`Redlock::list`](crate::Redlock::list) for those that wait.
+pub(crate) const WAITERS: Script = script!("waiters");
 
 /// A script that needs no key and shows whether scripts can be run at all.
 pub(crate) const TRIAL: Script = Script {
@@ -169,7 +171,7 @@ mod tests {
         let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
         let text = b"if a - b then\nc('--')\nend\n";
         assert_eq!(strip::<26>(source), (*text, text.len()));
-        for script in SCRIPTS.iter().chain(&LATER).chain([&INSPECT]) {
+        for script in SCRIPTS.iter().chain(&LATER).chain([&INSPECT, &WAITERS]) {
             let text = str::from_utf8(script.text).unwrap();
             let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
             assert!(text.lines().all(line), "{text}");
