@@ -18,7 +18,7 @@ import unittest
 import warnings
 
 from redlock import Busy, Config, Error, ExtensionLimit, Inspection, Lock, Lost, Redlock, TooSlow, Unavailable
-from support import NODES
+from support import NODES, eventually
 
 
 def raises(expected, call):
@@ -115,6 +115,19 @@ class Locks(unittest.TestCase):
         report = seen.check("check")
         assert report.fit and "appendonly" in report.findings, report
         assert Redlock(NODES[0]).inspect("seen").state == "free"
+
+    def test_those_that_wait_are_in_the_document_with_their_labels(self):
+        def waiting():
+            found = locks.inspect_json("waited for")
+            return found["waiting"], found["waiting_labels"]
+
+        waits = Redlock(NODES, node_timeout=2, wait=30, label="web-2:4711")
+        with locks.lock("waited for", ttl=60):
+            assert waiting() == (0, []), waiting()
+            thread = threading.Thread(target=lambda: waits.lock("waited for", ttl=60).release())
+            thread.start()
+            eventually(lambda: waiting() == (1, ["web-2:4711"]))
+        thread.join()
 
     @unittest.skipUnless(os.path.exists(COMMAND), "the command `redlock` is not beside this Python")
     def test_the_documents_for_programs_are_those_of_the_command(self):

@@ -182,7 +182,7 @@ class Redlock:
         return Inspection(_STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds)
 
     def inspect_json(self, name: str | bytes) -> Any:
-        """The document of `redlock inspect --json`, as a dict: all holders, node by node, and how many processes wait, with labels."""
+        """The document of `redlock inspect --json`, as a dict: all holders, node by node, and the processes that wait."""
         return self._document(self._library.redlock_inspect_json, name)
 
     def locked(self, name: str | bytes) -> bool:
