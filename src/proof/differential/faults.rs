@@ -91,6 +91,25 @@ const CHANGES: &[Change] = &[
     (FENCE_NAMES, "or 0) + 1", "or 0)"),
     (INSPECT, "if left == -2 then", "if left == -1 then"),
     (INSPECT, "- now >= 0", "- now > 0"),
+    // Labels of waiters.
+    (
+        RELEASE_AND_NOTIFY,
+        "waiter = string.match(waiter, '^[^ ]*')\n",
+        "",
+    ),
+    (DEQUEUE, "waiter = string.match(waiter, '^[^ ]*')\n", ""),
+    (DEQUEUE, "string.match(me, '^[^ ]*')", "me"),
+    (ACQUIRE_IN_ORDER, "string.match(first, '^[^ ]*')", "first"),
+    (
+        RELEASE_MEMBER,
+        "waiter = string.match(waiter, '^[^ ]*')\n",
+        "",
+    ),
+    (
+        ACQUIRE_WRITE,
+        "ARGV[7], string.match(me, '^[^ ]*'))",
+        "ARGV[7], me)",
+    ),
 ];
 
 /// A script with a fault.
