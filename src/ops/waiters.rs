@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::WAITERS;
 use crate::values::clock;
@@ -53,7 +53,7 @@ impl Waiters {
         Waiters {
             count: items.len() / 2,
             labels: members
-                .filter_map(|member| queue::label_of(member))
+                .filter_map(|member| node_queue::label_of(member))
                 .collect(),
             since: arrived.and_then(|arrived| UNIX_EPOCH.checked_add(arrived)),
         }
@@ -89,7 +89,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::commands::queue::Channel;
+    use crate::protocol::commands::node_queue::Channel;
     use crate::protocol::commands::resp::{self, ReplyReader};
     use crate::values::prefix::Prefix;
 
@@ -145,7 +145,7 @@ mod tests {
     fn a_long_queue_with_long_labels_is_read() {
         let label = Label::parse(&[b'x'; Label::MAX]).unwrap();
         let prefix = Prefix::new(&"p".repeat(Prefix::MAX));
-        let member = queue::member(Channel::new([7; 16]), &prefix, Some(&label));
+        let member = node_queue::member(Channel::new([7; 16]), &prefix, Some(&label));
         // The script has these numbers.
         assert_eq!(member.len() + 1, 170);
         let items: Vec<&[u8]> = [&member[..], b"1.7976931348623157e+308"].repeat(300);

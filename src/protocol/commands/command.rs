@@ -344,7 +344,7 @@ impl<'a> CommandWriter<'a> {
 
     /// The caller as it is in the queue.
     fn waiter(&self, channel: Channel) -> Vec<u8> {
-        queue::member(channel, self.prefix, self.key.label.as_ref())
+        node_queue::member(channel, self.prefix, self.key.label.as_ref())
     }
 
     fn leave(self, script: &Script, channel: Channel, turn: QueueTurn, fair: bool) {

@@ -3,7 +3,7 @@
 use super::{
     ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed,
 };
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::scripts::{
     ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,
     RELEASE_MEMBER, Script,
@@ -307,7 +307,7 @@ impl CommandRun<'_> {
         if let Some(mark) = mark.filter(|_| life != b"0" && !me.is_empty())
             && (self.value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
         {
-            let (channel, _) = queue::member_parts(me);
+            let (channel, _) = node_queue::member_parts(me);
             let text = [since.to_string().as_bytes(), b" ", writer, b" ", channel].concat();
             let _ = self.set(mark, &text, super::number(life), false);
         }

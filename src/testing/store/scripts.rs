@@ -172,7 +172,7 @@ impl CommandRun<'_> {
             let Some(waiter) = given.queue().and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            let (waiter, _) = queue::member_parts(&waiter);
+            let (waiter, _) = node_queue::member_parts(&waiter);
             if option == Some(waiter) || self.publish(waiter, lock) == 0 {
                 continue;
             }
@@ -198,7 +198,7 @@ impl CommandRun<'_> {
             return Ok(i64::from(free));
         };
         let _ = self.zrem(queue, me);
-        let own = self.is(turn, queue::member_parts(me).0);
+        let own = self.is(turn, node_queue::member_parts(me).0);
         if own {
             let _ = self.del(turn);
         } else if self.reserved(turn).is_some() {
@@ -211,7 +211,7 @@ impl CommandRun<'_> {
             let Some(waiter) = self.zpopmin(queue) else {
                 break;
             };
-            let (waiter, _) = queue::member_parts(&waiter);
+            let (waiter, _) = node_queue::member_parts(&waiter);
             if self.publish(waiter, lock) == 0 {
                 continue;
             }
@@ -237,7 +237,7 @@ impl CommandRun<'_> {
 
     /// Removes the queue's entry and the reservation of a waiter that takes the lock.
     fn forget_waiter(&mut self, given: ScriptArgs<'_>, me: &[u8]) {
-        let (channel, _) = queue::member_parts(me);
+        let (channel, _) = node_queue::member_parts(me);
         if let Some(turn) = given.turn().filter(|turn| self.is(turn, channel)) {
             let _ = self.del(turn);
         }
@@ -253,7 +253,7 @@ impl CommandRun<'_> {
         let free = self.value(lock).is_none();
         let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(given)?;
         if free {
-            let (channel, _) = queue::member_parts(me);
+            let (channel, _) = node_queue::member_parts(me);
             let owner = match (queued, given.queue(), given.turn()) {
                 (true, Some(queue), Some(turn)) => {
                     let long = given.args.get(6).and_then(|long| number(long));
@@ -289,7 +289,7 @@ impl CommandRun<'_> {
         let mut owner = me.to_vec();
         for _ in 0..99 {
             let first = self.first(queue).unwrap_or_else(|| me.to_vec());
-            owner = queue::member_parts(&first).0.to_vec();
+            owner = node_queue::member_parts(&first).0.to_vec();
             if owner == me || mutant(Mutant::JumpTheQueue) {
                 return me.to_vec();
             }

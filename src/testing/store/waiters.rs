@@ -1,7 +1,7 @@
 //! How permits, readers, writers and locks on several names wait and notify, written out by hand.
 
 use super::{CommandRun, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
-use crate::protocol::commands::queue;
+use crate::protocol::commands::node_queue;
 use crate::protocol::mutants::{Mutant, mutant};
 
 impl<'a> ScriptArgs<'a> {
@@ -46,7 +46,7 @@ impl CommandRun<'_> {
             let Some(waiter) = queue.and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            let (waiter, _) = queue::member_parts(&waiter);
+            let (waiter, _) = node_queue::member_parts(&waiter);
             if waiter != but && self.publish(waiter, name) != 0 {
                 return 2;
             }
