@@ -29,21 +29,31 @@ fn set_replicas(fleet: &Fleet, count: &str) {
     }
 }
 
+fn set_rights(fleet: &Fleet, rights: &[&str]) {
+    for server in &fleet.servers {
+        server.command(&[&["ACL", "SETUSER", "default"], rights].concat());
+    }
+}
+
 /// COMMAND ends, and what is sent behind it is refused.
 fn refuse(fleet: &Fleet, ends: &Path) {
     set_replicas(fleet, "1");
-    let before = refusals(fleet);
-    std::fs::write(ends, "").unwrap();
-    eventually("it is refused", || refusals(fleet) > before);
+    end_refused(fleet, ends, "NOREPLICAS");
 }
 
-/// How much the first server has refused.
-fn refusals(fleet: &Fleet) -> u32 {
+/// COMMAND ends, and what is sent behind it is refused with this error.
+fn end_refused(fleet: &Fleet, ends: &Path, error: &str) {
+    let before = refusals(fleet, error);
+    std::fs::write(ends, "").unwrap();
+    eventually("it is refused", || refusals(fleet, error) > before);
+}
+
+/// How often the first server has replied with this error.
+fn refusals(fleet: &Fleet, error: &str) -> u32 {
     let all = fleet.servers[0].command(&["INFO", "errorstats"]);
     let all: String = redis::from_redis_value(all).unwrap();
-    let count = all
-        .lines()
-        .find_map(|line| line.strip_prefix("errorstat_NOREPLICAS:count="));
+    let start = format!("errorstat_{error}:count=");
+    let count = all.lines().find_map(|line| line.strip_prefix(&start));
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
@@ -66,6 +76,22 @@ fn a_release_that_is_refused_for_now_is_waited_for_and_carried_out() {
         let mut child = run_until(&fleet, options, &ends);
         refuse(&fleet, &ends);
         set_replicas(&fleet, "0");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(said(&mut child), "");
+        fleet.nothing_is_left();
+    }
+}
+
+/// As while users are changed.
+#[test]
+fn a_release_whose_rights_are_back_soon_is_waited_for_and_carried_out() {
+    for options in [&["--ttl", "60s"][..], &["--ttl", "60s", "--at-least", "2s"]] {
+        let (fleet, dir) = (Fleet::new(1), TempDir::new());
+        let ends = dir.path().join("ends");
+        let mut child = run_until(&fleet, options, &ends);
+        set_rights(&fleet, &["-@all", "+acl", "+info"]);
+        end_refused(&fleet, &ends, "NOPERM");
+        set_rights(&fleet, &["+@all"]);
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert_eq!(said(&mut child), "");
         fleet.nothing_is_left();
@@ -151,9 +177,11 @@ fn marks_in_vain(times: u32) -> (Fleet, Child) {
     let ends = dir.path().join("ends");
     let options = ["--ttl", "60s", "--once-per", "1h"];
     let child = run_until(&fleet, &options, &ends);
-    let before = refusals(&fleet);
+    let before = refusals(&fleet, "NOREPLICAS");
     refuse(&fleet, &ends);
-    eventually("the mark is refused", || refusals(&fleet) >= before + times);
+    eventually("the mark is refused", || {
+        refusals(&fleet, "NOREPLICAS") >= before + times
+    });
     (fleet, child)
 }
 

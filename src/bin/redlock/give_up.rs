@@ -106,8 +106,8 @@ pub(crate) fn say_lost(why: Option<LostReason>) {
 /// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
 fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
     let confirmed = |ended| match ended {
-        // What is refused for good does not end by waiting.
-        Err(Error::Unavailable(nodes)) if !nodes.is_permanent() && waits() => Ok(()),
+        // Also what is refused for good: rights and passwords that are being changed are back soon.
+        Err(Error::Unavailable(_)) if waits() => Ok(()),
         ended => ended,
     };
     match rest.is_zero() {
