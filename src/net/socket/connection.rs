@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use crate::errors::cause::Cause;
 use crate::net::socket::plain::Plain;
-use crate::net::socket::tls::Tls;
+use crate::net::socket::tls::TlsSocket;
 
 /// The most bytes that are read at once.
 const BUFFER: usize = 16 * 1024;
 
 pub(crate) enum Connection {
     Plain(Plain),
-    Tls(Tls),
+    Tls(TlsSocket),
 }
 
 impl Connection {

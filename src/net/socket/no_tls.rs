@@ -39,14 +39,14 @@ impl Trust {
     }
 }
 
-pub(crate) enum Tls {}
+pub(crate) enum TlsSocket {}
 
-impl Tls {
+impl TlsSocket {
     pub(crate) fn connect(
         peer: &Peer,
         _: Option<&SocketAddr>,
         _: (Instant, Duration),
-    ) -> Result<Tls, Cause> {
+    ) -> Result<TlsSocket, Cause> {
         match *peer.access()? {}
     }
 

@@ -12,7 +12,7 @@ use crate::net::socket::conversation::Conversation;
 use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, Plain};
 use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
-use crate::net::socket::tls::Tls;
+use crate::net::socket::tls::TlsSocket;
 use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::node::clock_watch::ClockReading;
@@ -123,9 +123,10 @@ impl Connection {
     ) -> Result<(Connection, Handshake), Cause> {
         let time = (until, timeout);
         let (connection, by_record) = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                (Connection::Tls(Tls::connect(info, address, time)?), true)
-            }
+            ConnectionAddr::TcpTls { .. } => (
+                Connection::Tls(TlsSocket::connect(info, address, time)?),
+                true,
+            ),
             _ => (
                 Connection::Plain(Plain::connect(info, address, time)?),
                 false,

@@ -19,7 +19,7 @@ use crate::values::clock;
 /// How many bytes are read at once.
 const BUFFER: usize = 16 * 1024;
 
-pub(crate) struct Tls {
+pub(crate) struct TlsSocket {
     plain: Plain,
     session: Box<ClientConnection>,
     /// Records to be written.
@@ -31,18 +31,18 @@ pub(crate) struct Tls {
     end: Option<Cause>,
 }
 
-impl Tls {
+impl TlsSocket {
     /// Connects, and ends the handshake except for the last message, which goes with the first bytes that are sent.
     pub(crate) fn connect(
         peer: &Peer,
         address: Option<&SocketAddr>,
         (until, timeout): (Instant, Duration),
-    ) -> Result<Tls, Cause> {
+    ) -> Result<TlsSocket, Cause> {
         let access = peer.access()?;
         let (config, name) = (access.config.clone(), access.name.clone());
         let session = guarded(|| ClientConnection::new(config, name))?
             .map_err(|error| Cause::Tls(error.to_string()))?;
-        let mut tls = Tls {
+        let mut tls = TlsSocket {
             plain: Plain::connect(peer, address, (until, timeout))?,
             session: Box::new(session),
             out: Vec::new(),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// A connection whose client has this provider instead of the usual one.
-    fn pair(provider: Option<CryptoProvider>) -> (Tls, TlsServer) {
+    fn pair(provider: Option<CryptoProvider>) -> (TlsSocket, TlsServer) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let url = format!("rediss://127.0.0.1:{port}/#insecure");
@@ -294,7 +294,7 @@ mod tests {
         });
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let time = (clock::instant() + 10 * SECOND, 10 * SECOND);
-        let mut tls = Tls::connect(&peer, Some(&address), time).unwrap();
+        let mut tls = TlsSocket::connect(&peer, Some(&address), time).unwrap();
         tls.send(b"hello", clock::instant() + SECOND, clock::instant())
             .unwrap();
         let mut server = server.join().unwrap();
@@ -302,7 +302,7 @@ mod tests {
         (tls, server)
     }
 
-    fn recv(tls: &mut Tls, wait: Duration) -> Result<Vec<u8>, Cause> {
+    fn recv(tls: &mut TlsSocket, wait: Duration) -> Result<Vec<u8>, Cause> {
         let mut buffer = [0; 64];
         let now = clock::instant();
         let read = tls.recv(&mut buffer, now + wait, now)?;
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn keys_that_are_used_up_are_changed_or_end_the_connection() {
         // How many arrive.
-        let pings = |tls: &mut Tls, server: &mut TlsServer| {
+        let pings = |tls: &mut TlsSocket, server: &mut TlsServer| {
             let arrives = |_: &u32| {
                 let now = clock::instant();
                 tls.send(b"ping", now + SECOND, now).is_ok() && server.hear(4).is_ok()
