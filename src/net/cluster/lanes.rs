@@ -10,7 +10,7 @@ use crate::errors::error::{NodeError, NodeErrors};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
-use crate::net::place::cluster_servers::Cluster;
+use crate::net::place::cluster_servers::ClusterServers;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed_releases::Owed;
@@ -165,7 +165,7 @@ impl Lanes {
         })
     }
 
-    fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
+    fn clusters(&self) -> impl Iterator<Item = &Arc<ClusterServers>> {
         self.base.places().iter().filter_map(Place::cluster)
     }
 

@@ -31,7 +31,7 @@ const ASK: Duration = Duration::from_secs(1);
 /// that confirm masters: without an answer no locks are granted.
 const MAX_THREADS: usize = 128;
 
-pub(crate) struct Cluster {
+pub(crate) struct ClusterServers {
     pub(crate) given: Arc<GivenNode>,
     seeds: Vec<Peer>,
     known: Mutex<ClusterMap>,
@@ -49,11 +49,11 @@ pub(crate) struct Maps {
     maps: Vec<(usize, Instant, Arc<SlotMap>)>,
 }
 
-impl Cluster {
+impl ClusterServers {
     /// Returns `None` if the node is no Cluster.
-    pub(crate) fn new(given: &Arc<GivenNode>) -> Option<Cluster> {
+    pub(crate) fn new(given: &Arc<GivenNode>) -> Option<ClusterServers> {
         let seeds = given.node.cluster()?.iter();
-        Some(Cluster {
+        Some(ClusterServers {
             given: given.clone(),
             seeds: seeds.map(|info| given.peer(info.addr().clone())).collect(),
             known: Mutex::default(),
@@ -387,7 +387,7 @@ mod tests {
     use crate::settings::tls::Tls;
 
     /// The Cluster of these servers.
-    fn cluster(given: &str, credentials: Option<AskCredentials>) -> Arc<Cluster> {
+    fn cluster(given: &str, credentials: Option<AskCredentials>) -> Arc<ClusterServers> {
         let given = given.into_node().unwrap();
         let trust = Trust::new(&Tls::default(), [given.info()]);
         let place = Place::new(given, &trust, credentials);
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn a_seed_is_spare_once_others_are_known() {
         let cluster = cluster("redis+cluster://seed", None);
-        let count = |cluster: &Cluster| {
+        let count = |cluster: &ClusterServers| {
             let (peers, spare) = cluster.to_ask(Some("a:1"));
             (peers.len(), spare)
         };

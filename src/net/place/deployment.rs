@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::text;
-use crate::net::place::cluster_servers::Cluster;
+use crate::net::place::cluster_servers::ClusterServers;
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::master::{Directory, Source, routed};
 use crate::net::place::sentinels::{Descriptions, Sentinels};
@@ -29,12 +29,12 @@ pub(crate) enum Place {
     /// A server that slots migrate to. It may own none: the slot's master names it with each operation.
     Target(Arc<SlotTarget>),
     /// A Redis Cluster as a whole, which has no single master.
-    Cluster(Arc<Cluster>),
+    Cluster(Arc<ClusterServers>),
 }
 
 /// A server of a Redis Cluster that slots migrate to.
 pub(crate) struct SlotTarget {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterServers>,
     endpoint: Endpoint,
     shown: Arc<str>,
 }
@@ -46,7 +46,7 @@ impl Place {
         credentials: Option<AskCredentials>,
     ) -> Place {
         let given = GivenNode::new(given, trust, credentials);
-        if let Some(cluster) = Cluster::new(&given) {
+        if let Some(cluster) = ClusterServers::new(&given) {
             return Place::Cluster(Arc::new(cluster));
         }
         let Some(sentinels) = Sentinels::new(&given) else {
@@ -75,7 +75,7 @@ impl Place {
         slots.into_iter().map(|slot| self.of_slot(slot)).collect()
     }
 
-    pub(crate) fn cluster(&self) -> Option<&Arc<Cluster>> {
+    pub(crate) fn cluster(&self) -> Option<&Arc<ClusterServers>> {
         match self {
             Place::Cluster(cluster) => Some(cluster),
             _ => None,
@@ -102,7 +102,7 @@ impl Place {
     }
 
     /// The Cluster of a shard, and the slot by which it is asked for.
-    fn shard(&self) -> Option<(&Arc<Cluster>, &AtomicU16)> {
+    fn shard(&self) -> Option<(&Arc<ClusterServers>, &AtomicU16)> {
         match self {
             Place::Master(directory) => directory.shard(),
             Place::Server(_) | Place::Target(_) | Place::Cluster(_) => None,
@@ -260,7 +260,7 @@ fn server_at(given: &GivenNode, endpoint: &Endpoint) -> Option<Place> {
     named.then(|| Place::Server(given.peer(given.addr(endpoint)).into()))
 }
 
-impl Cluster {
+impl ClusterServers {
     /// The directory of the shard that owns this slot.
     fn directory(self: &Arc<Self>, slot: u16) -> Directory {
         let source = Source::Cluster(self.clone(), AtomicU16::new(slot));

@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
-use crate::net::place::cluster_servers::Cluster;
+use crate::net::place::cluster_servers::ClusterServers;
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::sentinels::{Sentinels, no_address};
 use crate::net::place::server_question::Opinions;
@@ -40,7 +40,7 @@ pub(crate) struct Directory {
 pub(super) enum Source {
     Sentinels(Arc<Sentinels>),
     /// The shard that owns this slot. If the slot moves to another shard, another slot of the shard replaces it.
-    Cluster(Arc<Cluster>, AtomicU16),
+    Cluster(Arc<ClusterServers>, AtomicU16),
 }
 
 /// The handshake with a server of a Cluster.
@@ -64,7 +64,7 @@ impl Directory {
     }
 
     /// The Cluster of a shard, and the slot by which it is asked for.
-    pub(super) fn shard(&self) -> Option<(&Arc<Cluster>, &AtomicU16)> {
+    pub(super) fn shard(&self) -> Option<(&Arc<ClusterServers>, &AtomicU16)> {
         match &self.source {
             Source::Cluster(cluster, slot) => Some((cluster, slot)),
             Source::Sentinels(_) => None,

@@ -43,7 +43,7 @@ pub(crate) enum Belief<'a, A> {
 }
 
 impl<A: PartialEq> MasterAnswers<A> {
-    /// MasterAnswers of this many servers, none of which has answered yet.
+    /// Answers of this many servers, none of which has answered yet.
     pub(crate) fn of(servers: usize, spare: usize, now: Instant) -> MasterAnswers<A> {
         let none = || match mutant(Mutant::UnaskedIsSilent) {
             true => MasterAnswer::Silent,
