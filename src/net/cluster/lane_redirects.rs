@@ -7,7 +7,7 @@ use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal_threads::Round;
-use crate::net::driver::timetable::Due;
+use crate::net::driver::timetable::DueRenewals;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
 use crate::protocol::calls::owed_releases::{OwedRelease, OwedTask};
@@ -45,13 +45,13 @@ impl Lanes {
 
     /// Renews locks that were acquired over `own`. The renewals and repairs of each go to the servers that have its slot
     /// now: those that had it before may answer nothing, and where the other nodes are enough, no redirect is followed.
-    pub(super) fn renew(&self, own: &Driver, round: Round) -> Due {
+    pub(super) fn renew(&self, own: &Driver, round: Round) -> DueRenewals {
         let rounds = round.by(|resource| {
             let (slot, places) = (self.slot(resource), own.nodes().places());
             let is_there = places.iter().all(|place| place.leads_to(slot));
             (!is_there).then(|| self.lane(slot))
         });
-        let next = Mutex::new(Due::new());
+        let next = Mutex::new(DueRenewals::new());
         at_once("redlock-renewal", rounds, |(lane, round)| {
             let driver = lane.as_ref().map_or(own, |lane| &*lane.driver);
             let again = round.renew(driver, |ops| self.run_all(driver, ops));

@@ -10,7 +10,7 @@ use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::renewal::{DetectedBy, Renewal, Report};
-use crate::net::driver::timetable::{Due, RenewalSchedule};
+use crate::net::driver::timetable::{DueRenewals, RenewalSchedule};
 use crate::protocol::calls::lease;
 use crate::protocol::calls::lease::renewals::Renewed;
 use crate::protocol::quorum::answer::Answer;
@@ -35,17 +35,17 @@ impl Renewals {
         renewal: &Arc<Renewal>,
         max_hold: Duration,
         driver: &Arc<Driver>,
-        send: impl Fn(&Driver, Round) -> Due + Send + 'static,
+        send: impl Fn(&Driver, Round) -> DueRenewals + Send + 'static,
     ) -> std::io::Result<()> {
         let due = lock(&renewal.lease).keep(max_hold, jitter, Point::now());
         // The connections close with the last lock, whether this thread runs or not.
         let (driver, events) = (Arc::downgrade(driver), self.events.clone());
-        let work = move |due: Due| {
+        let work = move |due: DueRenewals| {
             let events = events.clone();
             let round = Round { due, events };
             driver
                 .upgrade()
-                .map_or_else(Due::new, |driver| send(&driver, round))
+                .map_or_else(DueRenewals::new, |driver| send(&driver, round))
         };
         self.renewals
             .add(due, renewal.clone(), "redlock-renewal", work)
@@ -81,7 +81,7 @@ impl Renewals {
 
 /// Locks whose renewals are due, and are sent together.
 pub(crate) struct Round {
-    due: Due,
+    due: DueRenewals,
     /// For the results of renewals.
     events: Arc<RenewalSchedule>,
 }
@@ -109,7 +109,11 @@ impl Round {
 
     /// Renews the locks over these connections. `run_all`: carries out the extensions. Returns when each lock is due
     /// again.
-    pub(crate) fn renew(self, driver: &Driver, run_all: impl Fn(Vec<Op>) -> Vec<Answer>) -> Due {
+    pub(crate) fn renew(
+        self,
+        driver: &Driver,
+        run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
+    ) -> DueRenewals {
         renew(driver, run_all, &self.events, self.due)
     }
 }
@@ -119,10 +123,10 @@ fn renew(
     driver: &Driver,
     run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
     events: &Arc<RenewalSchedule>,
-    due: Due,
-) -> Due {
+    due: DueRenewals,
+) -> DueRenewals {
     let started = Point::now();
-    let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
+    let (mut next, mut asked, mut ops) = (DueRenewals::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
         let decided = lock(&renewal.lease).due(started);
         match decided {
@@ -180,7 +184,7 @@ fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
 }
 
 /// Checks locks whose validity may have ended, or is about to. Returns when to check those that are still valid.
-fn watch(due: Due) -> Due {
+fn watch(due: DueRenewals) -> DueRenewals {
     due.into_iter()
         .filter_map(|(_, renewal)| {
             let now = Point::now();
@@ -197,9 +201,9 @@ fn report_later(events: &Arc<RenewalSchedule>, renewal: Arc<Renewal>, result: Re
         return;
     }
     *lock(&renewal.result) = Some(result);
-    let work = |due: Due| {
+    let work = |due: DueRenewals| {
         due.iter().for_each(|(_, renewal)| renewal.notify());
-        Due::new()
+        DueRenewals::new()
     };
     let added = events.add(clock::instant(), renewal.clone(), "redlock-news", work);
     if added.is_err() {

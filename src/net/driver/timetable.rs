@@ -16,7 +16,7 @@ const BATCH_BYTES: usize = 1 << 17;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Locks, and when each is (or was) due.
-pub(crate) type Due = Vec<(Instant, Arc<Renewal>)>;
+pub(crate) type DueRenewals = Vec<(Instant, Arc<Renewal>)>;
 
 /// A timetable, and the thread that works through it while anything is on it.
 #[derive(Default)]
@@ -61,8 +61,8 @@ impl Timetable {
     }
 
     /// Takes the locks that are due at `now`, at most one batch.
-    fn take_due(&mut self, now: Instant) -> Due {
-        let mut batch = Due::new();
+    fn take_due(&mut self, now: Instant) -> DueRenewals {
+        let mut batch = DueRenewals::new();
         let mut bytes = 0;
         while let Some((due, id)) = self.times.first().copied()
             && due <= now
@@ -85,7 +85,7 @@ impl RenewalSchedule {
         due: Instant,
         renewal: Arc<Renewal>,
         name: &str,
-        mut work: impl FnMut(Due) -> Due + Send + 'static,
+        mut work: impl FnMut(DueRenewals) -> DueRenewals + Send + 'static,
     ) -> std::io::Result<()> {
         let mut timetable = lock(&self.timetable);
         let id = renewal.id;
@@ -114,7 +114,7 @@ impl RenewalSchedule {
     }
 
     /// Does the thread's work, until nothing is left to do.
-    fn run(&self, work: &mut dyn FnMut(Due) -> Due) {
+    fn run(&self, work: &mut dyn FnMut(DueRenewals) -> DueRenewals) {
         let mut timetable = lock(&self.timetable);
         let mut last = Point::now();
         loop {
@@ -171,7 +171,7 @@ mod tests {
     fn a_panic_ends_no_renewal() {
         let schedule = Arc::new(RenewalSchedule::default());
         let (sender, receiver) = channel();
-        let work = move |due: Due| {
+        let work = move |due: DueRenewals| {
             let rounds = sender.send(due.len()).map(|()| due).unwrap();
             assert!(rounds.is_empty(), "as the test wants");
             rounds
