@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::given_node::GivenNode;
-use crate::net::place::server_question::{self, Answer, Opinions, Turn, Unknown};
+use crate::net::place::server_question::{self, NamedAddress, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, SlotMap, SlotRanges};
@@ -187,7 +187,7 @@ impl ClusterServers {
     }
 
     /// The master of a slot, by a server's map that was asked for then.
-    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> Answer {
+    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> NamedAddress {
         let known = lock(&self.known);
         let master = match corrected {
             true => known.master(map, slot, asked),
@@ -333,7 +333,7 @@ impl Maps {
     }
 
     /// The opinions about another slot.
-    fn about(&self, read: impl Fn(&SlotMap) -> Answer) -> Opinions {
+    fn about(&self, read: impl Fn(&SlotMap) -> NamedAddress) -> Opinions {
         let maps = self.maps.iter();
         let answers = maps.map(|(server, asked, map)| (*server, read(map), *asked));
         self.opinions.with(answers)

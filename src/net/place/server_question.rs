@@ -26,7 +26,7 @@ const MAX_REPLY: usize = 16 << 20;
 const HEARD: Duration = Duration::from_millis(150);
 
 /// The master's address, as one server names it.
-pub(crate) type Answer = Result<ConnectionAddr, Unknown>;
+pub(crate) type NamedAddress = Result<ConnectionAddr, Unknown>;
 
 /// Why a server names no master.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ impl Opinions {
         (servers, spare): (&[Peer], usize),
         (now, time): (Instant, Duration),
         heard: &[Heard<'_, Result<T, Cause>>],
-        read: impl Fn(&T, Instant) -> Answer,
+        read: impl Fn(&T, Instant) -> NamedAddress,
     ) -> Opinions {
         let mut opinions = Opinions {
             servers: servers
@@ -103,7 +103,7 @@ impl Opinions {
         opinions
     }
 
-    fn add(&mut self, server: usize, answer: Answer, asked: Instant) {
+    fn add(&mut self, server: usize, answer: NamedAddress, asked: Instant) {
         let word = match answer {
             Ok(addr) => MasterAnswer::Names(addr),
             Err(why) => {
@@ -120,7 +120,10 @@ impl Opinions {
     }
 
     /// These opinions, with other answers of some servers.
-    pub(crate) fn with(&self, answers: impl Iterator<Item = (usize, Answer, Instant)>) -> Opinions {
+    pub(crate) fn with(
+        &self,
+        answers: impl Iterator<Item = (usize, NamedAddress, Instant)>,
+    ) -> Opinions {
         let mut opinions = self.clone();
         for (server, answer, asked) in answers {
             opinions.unknown.retain(|(of, _)| *of != server);
