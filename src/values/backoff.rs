@@ -5,6 +5,12 @@ use std::time::Duration;
 /// The first pause after a split vote, and after a notification that was wrong.
 pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 
+/// The pause between two tries at a node grows from the first to the last: a node that is well again votes within one
+/// second.
+pub(crate) const FIRST_NODE_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const LAST_NODE_PAUSE: Duration = Duration::from_millis(700);
+const NODE_DOUBLINGS: u32 = 3;
+
 /// The failures in a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
@@ -18,6 +24,11 @@ impl Backoff {
             failures: 0,
             max_doublings,
         }
+    }
+
+    /// The failures of tries at a node: to connect to it, or to send again what it refused for now.
+    pub(crate) const fn at_node() -> Backoff {
+        Backoff::new(NODE_DOUBLINGS)
     }
 
     pub(crate) fn failed(&mut self) {
@@ -35,6 +46,11 @@ impl Backoff {
     /// The next pause, if the one after no failure is `first`.
     pub(crate) fn pause(self, first: Duration) -> Duration {
         first.saturating_mul(1 << self.failures.min(self.max_doublings))
+    }
+
+    /// The longest pause before the next try at a node.
+    pub(crate) fn node_pause(self) -> Duration {
+        LAST_NODE_PAUSE.min(self.pause(FIRST_NODE_PAUSE))
     }
 }
 

@@ -1,22 +1,18 @@
 //! Debts to a node for locks that their holders have given up, to be sent over whichever connection there is.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::wire::EVENT_LOOP_READ;
-use crate::values::backoff::Backoff;
+use crate::values::backoff::{Backoff, LAST_NODE_PAUSE};
 use crate::values::random::Rng;
 
 /// The maximum number of debts kept for a node, and of the bytes of their names. Beyond that the oldest is dropped, and
 /// its key ends with its ttl.
 pub(crate) const MAX_DEBTS: usize = 65_536;
 const MAX_DEBT_BYTES: usize = 16 << 20;
-/// The pause before a debt that was refused for now is sent again grows from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_millis(700);
-const MAX_DOUBLINGS: u32 = 3;
 
 pub(crate) struct Outbox {
     /// The debts that are to be sent at once, and behind them those that the server could not carry out at the time. Each
@@ -45,7 +41,7 @@ impl Default for Outbox {
             bytes: 0,
             dropped: 0,
             retry_at: None,
-            refusals: Backoff::new(MAX_DOUBLINGS),
+            refusals: Backoff::at_node(),
             unprocessed: 0,
         }
     }
@@ -109,7 +105,7 @@ impl Outbox {
             self.retry_at = None;
         }
         if self.retry_at.is_none() {
-            let pause = LAST_PAUSE.min(self.refusals.pause(FIRST_PAUSE));
+            let pause = self.refusals.node_pause();
             self.retry_at = Some(now + rng.between((pause / 2, pause)));
         }
         debt.refused(now);
@@ -124,7 +120,7 @@ impl Outbox {
     pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
         let debt = std::iter::from_fn(|| self.remove(self.ready)).find(|debt| !debt.is_over(now));
         if debt.is_some() {
-            self.retry_at = Some(now + LAST_PAUSE);
+            self.retry_at = Some(now + LAST_NODE_PAUSE);
         }
         debt
     }
@@ -224,7 +220,7 @@ mod tests {
         assert!(outbox.retry_at().is_some_and(|due| due <= at(100)));
         // One at a time.
         let first = outbox.pop_deferred(at(100)).unwrap();
-        assert_eq!(outbox.retry_at(), Some(at(100) + LAST_PAUSE));
+        assert_eq!(outbox.retry_at(), Some(at(100) + LAST_NODE_PAUSE));
         // Refused again, the debt ends when it would have ended.
         outbox.defer(first, true, &mut rng, at(900));
         assert!(outbox.retry_at().is_some_and(|due| due >= at(1000)));

@@ -6,12 +6,6 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::values::backoff::Backoff;
 
-/// The pause between two tries to connect grows from the first to the last: a node that is well again votes within one
-/// second.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-pub(super) const LAST_PAUSE: Duration = Duration::from_millis(700);
-const MAX_DOUBLINGS: u32 = 3;
-
 /// A connection that may follow the present one.
 #[derive(Default)]
 pub(super) enum NextConnection {
@@ -46,7 +40,7 @@ impl Default for Reconnect {
             next: NextConnection::None,
             known: None,
             tries: 0,
-            failures: Backoff::new(MAX_DOUBLINGS),
+            failures: Backoff::at_node(),
             began: None,
             at: None,
             now: false,
@@ -58,7 +52,7 @@ impl Default for Reconnect {
 impl Reconnect {
     /// The longest pause before the next try.
     pub(super) fn pause(&self) -> Duration {
-        LAST_PAUSE.min(self.failures.pause(FIRST_PAUSE))
+        self.failures.node_pause()
     }
 
     pub(super) fn begin(&mut self, now: Instant) {

@@ -108,7 +108,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::node::reconnect::{FIRST_PAUSE, LAST_PAUSE};
+    use crate::values::backoff::{FIRST_NODE_PAUSE, LAST_NODE_PAUSE};
     use crate::values::clock;
 
     /// 0.1 s, 0.2 s, 0.4 s, and then always the last.
@@ -122,8 +122,8 @@ mod tests {
         }
         (0..100).for_each(|_| node.tried(now, false));
         node.reconnected(now);
-        assert_eq!(node.reconnect.pause(), LAST_PAUSE);
+        assert_eq!(node.reconnect.pause(), LAST_NODE_PAUSE);
         node.set_useful();
-        assert_eq!(node.reconnect.pause(), FIRST_PAUSE);
+        assert_eq!(node.reconnect.pause(), FIRST_NODE_PAUSE);
     }
 }
