@@ -32,7 +32,7 @@ pub(crate) enum Cause {
     Tls(String),
     /// Connected, and no answer within this time.
     NoAnswer(Duration, Limit),
-    /// The node, or something on the way, closed the connection.
+    /// The node, or something on the network, closed the connection.
     Closed(String),
     /// The bytes received are not an answer to the command.
     Garbage(String),

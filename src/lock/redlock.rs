@@ -307,14 +307,14 @@ impl Redlock {
     pub(crate) fn wait_owed(&self, resource: &[u8], time: Duration) -> bool {
         let until = clock::instant() + time;
         if let Some(lanes) = &self.family().lanes {
-            // Some releases may be on their way to another server.
+            // Redirected releases may not have reached another server yet.
             lanes.wait_owed(time);
         }
         let rest = until.saturating_duration_since(clock::instant());
         self.route(resource).driver.wait_owed(rest)
     }
 
-    /// The way to the servers that have this resource.
+    /// The route to the servers that have this resource: one connection to each node, or lanes.
     pub(crate) fn route(&self, resource: &[u8]) -> Route {
         let family = self.family();
         match &family.lanes {

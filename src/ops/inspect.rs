@@ -105,8 +105,8 @@ fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
     })
 }
 
-/// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is on its
-/// way to the node.
+/// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is
+/// migrating to the node.
 fn look_at_lock(
     query: &mut Query,
     key: &[u8],

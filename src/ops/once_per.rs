@@ -141,7 +141,7 @@ pub fn mark_patiently(
     }
 }
 
-/// The mark on one node. `asking`: the slot of the key is on its way to the node.
+/// The mark on one node. `asking`: the slot of the key is migrating to the node.
 fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>, Cause> {
     let [value, left] = query.ask_each([&[b"GET", mark], &[b"PTTL", mark]], asking)?;
     let value = match value {

@@ -74,7 +74,7 @@ impl Query {
         Ok(replies.try_into().unwrap_or([const { Reply::Other }; N]))
     }
 
-    /// Sends these commands. `asking`: the slot of their key is on its way to the server.
+    /// Sends these commands. `asking`: the slot of their key is migrating to the server.
     pub(crate) fn ask_each<const N: usize>(
         &mut self,
         commands: [&[&[u8]]; N],
@@ -169,7 +169,7 @@ impl Redlock {
     }
 
     /// Asks all nodes about keys in the slot of this one, each at the server that has them (rule R45). `ask` is given
-    /// whether the slot is on its way to the server.
+    /// whether the slot is migrating to the server.
     pub(crate) fn query_key<T: Send + 'static>(
         &self,
         key: &[u8],

@@ -149,7 +149,7 @@ mutants! {
     LoseWithoutToken: R35a = "a waiter is not returned to its queue where no token could be drawn for its hand-off",
     ConfirmOneTime: R6a = "the thread that confirms releases is started once, and not again after its end",
     // Found in the worlds of shards.
-    RedirectWithoutAsking: R45 = "a server that a slot is on its way to is sent an operation without ASKING",
+    RedirectWithoutAsking: R45 = "a server that a slot is migrating to is sent an operation without ASKING",
     RedirectKeepsToken: R2 = "an acquire is sent on with its token while other nodes undo it",
     UnclearIsElsewhere: R5 = "an acquire is sent on, with its token, after an answer that leaves open whether it was carried out",
     EndlessRedirects: R45 = "an operation is sent on for as long as servers name others",

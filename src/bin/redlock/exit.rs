@@ -24,7 +24,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("128+n", "COMMAND was ended by any other signal n."),
     (
         "75, or -E",
-        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: it was not the lock that was shown any more, or is no lock of \
+        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: it was not the lock that was \
+         shown any more, or is no lock of \
          this program.",
     ),
     (
@@ -49,7 +50,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("126, 127", "COMMAND cannot be run; is not found."),
     (
         "1",
-        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --stuck: there is something. last: it is not done. \
+        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --stuck: \
+         there is something. last: it is not done. \
          release: the answer was no.",
     ),
 ];

@@ -1,7 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with
-//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal, give_up, and metrics with series), target, throttle, show, output, print, inspect, release, list, doctor, manual.
+//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal,
+//! give_up, and metrics with series), target, throttle, show, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and [`Owed`](crate::protocol::calls::owed_releases::Owed) decide.
+//! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and
+//! [`Owed`](crate::protocol::calls::owed_releases::Owed) decide.
 
 use std::sync::Arc;
 

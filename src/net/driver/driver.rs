@@ -1,6 +1,6 @@
 //! One connection to each node, for all threads.
 //!
-//! A thread that finds no leader leads: it carries out its own operation, and on the way those that others submit, with
+//! A thread that finds no leader leads: it carries out its own operation, and with it those that others submit, with
 //! one write and one read for each node. Each operation under way has a thread that waits for it, so there is always
 //! one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that
 //! looks leads, a waiting one or a new one. Otherwise the leader hands the connections to that thread, which wakes up.

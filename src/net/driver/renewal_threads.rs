@@ -87,15 +87,15 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// A round for each way that locks take. `way`: that of a resource. `None`: the way that it was acquired on.
-    pub(crate) fn by<W>(
+    /// A round for each lane. `lane`: the one of a resource. `None`: the lane over which it was acquired.
+    pub(crate) fn by<L>(
         self,
-        way: impl Fn(&[u8]) -> Option<Arc<W>>,
-    ) -> Vec<(Option<Arc<W>>, Round)> {
-        let mut rounds: Vec<(Option<Arc<W>>, Round)> = Vec::new();
-        let at = |way: &Option<Arc<W>>| way.as_ref().map(Arc::as_ptr);
+        lane: impl Fn(&[u8]) -> Option<Arc<L>>,
+    ) -> Vec<(Option<Arc<L>>, Round)> {
+        let mut rounds: Vec<(Option<Arc<L>>, Round)> = Vec::new();
+        let at = |lane: &Option<Arc<L>>| lane.as_ref().map(Arc::as_ptr);
         for one in self.due {
-            let own = way(&one.1.resource());
+            let own = lane(&one.1.resource());
             match rounds.iter_mut().find(|(other, _)| at(other) == at(&own)) {
                 Some((_, round)) => round.due.push(one),
                 None => {

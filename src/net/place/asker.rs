@@ -42,7 +42,7 @@ impl<T: Clone + Send + Sync + 'static> Asker<T> {
     }
 
     /// Asks all these servers at once, each in a separate thread, or waits for the answers to questions under way.
-    /// Returns what `weigh` makes of all that was heard, once that is enough, or the time is over.
+    /// Returns what `weigh` makes of all answers, once that is enough, or the time is over.
     pub(crate) fn ask_all<R>(
         self: &Arc<Self>,
         servers: &[Peer],

@@ -66,7 +66,7 @@ impl Sentinels {
             .ask_all(&self.all, patience, ask, weigh, is_enough)
     }
 
-    /// The opinions of the sentinels, by what was heard of them.
+    /// The opinions of the sentinels, by their answers.
     fn weigh(
         &self,
         time: (Instant, Duration),

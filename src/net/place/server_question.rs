@@ -50,7 +50,7 @@ pub(crate) struct NamedMaster {
     pub(crate) by: String,
 }
 
-/// How much of a caller's time a question has: its end is heard before the caller's.
+/// How much of a caller's time a question has: it ends before the caller's time does.
 pub(crate) fn share(time: Duration) -> Duration {
     time - (time / 4).min(HEARD)
 }
@@ -69,8 +69,7 @@ pub(crate) struct Opinions {
 }
 
 impl Opinions {
-    /// The opinions of these servers, of which the last ones are spare, by what was heard of them, and `read` makes of
-    /// an answer.
+    /// The opinions of these servers, of which the last ones are spare. `read`: the master's address in an answer.
     pub(crate) fn of<T>(
         (servers, spare): (&[Peer], usize),
         (now, time): (Instant, Duration),

@@ -185,7 +185,7 @@ impl Plain {
     /// Ends the connection so that nothing that the kernel still holds is delivered: a command that arrives later than
     /// its undo over the next connection would do harm (rule R8).
     pub(crate) fn reset(self) {
-        // If this fails, the connection is closed in the usual way.
+        // If this fails, the connection is closed as usual.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 }
@@ -242,7 +242,7 @@ fn connect_tcp(
     }
 }
 
-/// Whether the other side, or the way there, caused the error. Other errors are of this process: too many open files,
+/// Whether the other side, or the network, caused the error. Other errors are of this process: too many open files,
 /// no port left, no memory.
 fn is_of_network(kind: ErrorKind) -> bool {
     timed_out(kind)

@@ -78,7 +78,8 @@ rows! {
         "";
     Replicas "replicas":
         "",
-        "without the restart guard: it has replicas, to which something may fail over; or it takes writes when it is made a replica (`replica-read-only` is `no`)",
+        "without the restart guard: it has replicas, to which something may fail over; or it takes writes when it is made a \
+         replica (`replica-read-only` is `no`)",
         "";
     Independence "independence":
         "",

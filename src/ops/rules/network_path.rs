@@ -1,4 +1,4 @@
-//! Findings about the way to a node: how long it takes, and what can be seen on it.
+//! Findings about the network path to a node: its latency, unencrypted passwords, unchecked certificates.
 
 use core::net::IpAddr;
 

@@ -69,7 +69,7 @@ impl Owed {
         now: Instant,
     ) {
         let redirect = Redirect::owed(node, debt, slot, now);
-        // Two servers may name each other. Where the slot is on its way, its owner reports which of the two has the key.
+        // Two servers may name each other. While the slot is migrating, its owner reports which of the two has the key.
         let (moved, pause) = match answer.map(|answer| &answer.hint) {
             None => (None, Duration::ZERO),
             Some(Hint::Moved(_, to)) => (Some(to.clone()), PAUSE),

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!           ┌── MOVED, TRYAGAIN ──▶ Owner: the server that owns the slot now
-//!   answer ─┼── ASK ──────────────▶ Importer: the server that the slot is on its way to, after ASKING
+//!   answer ─┼── ASK ──────────────▶ Importer: the server that the slot is migrating to, after ASKING
 //!           └── anything else ────▶ Nowhere: the answer counts
 //! ```
 //!
-//! Operations that a caller waits for, releases that no call waits for, and questions beside the locks go this way, each
-//! within its own [`Hops`].
+//! Operations that a caller waits for, releases that no call waits for, and questions beside the locks are redirected like
+//! that, each within its own [`Hops`].
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ pub(crate) enum NextHop {
     Nowhere,
     /// To the slot's owner, after a pause.
     Owner { op: Op, pause: Duration },
-    /// To the server of the node that the slot is on its way to, after a pause and ASKING.
+    /// To the server of the node that the slot is migrating to, after a pause and ASKING.
     Importer {
         op: Op,
         pause: Duration,

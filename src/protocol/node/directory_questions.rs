@@ -84,7 +84,7 @@ struct QuestionCall<S, T> {
     begun: Instant,
     time: Duration,
     servers: Vec<(S, QuestionState<T>)>,
-    /// Whether it has heard something since it looked last.
+    /// Whether a question of it has ended since it looked last.
     has_news: bool,
 }
 
@@ -96,7 +96,7 @@ enum QuestionState<T> {
     NotAsked,
 }
 
-/// One server's answer, as a caller has heard it.
+/// One server's answer, as a caller receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard<'a, T> {
     /// The answer to a question of that time.
@@ -258,7 +258,7 @@ impl<S: Ord + Clone, T: Clone> DirectoryQuestions<S, T> {
             .is_none_or(|call| std::mem::take(&mut call.has_news) || now >= call.begun + call.time)
     }
 
-    /// The answers that a call has heard, server by server; and whether its time is over.
+    /// The answers that a call has received, server by server; and whether its time is over.
     pub(crate) fn heard(&self, call: u64, now: Instant) -> (Vec<Heard<'_, T>>, bool) {
         let Some(call) = self.calls.get(&call) else {
             return (Vec::new(), true);

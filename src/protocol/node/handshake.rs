@@ -29,7 +29,7 @@ pub(crate) struct Handshake {
     pub(crate) routed: bool,
     /// The server's address, which redirects without a host mean.
     pub(crate) server: Arc<str>,
-    /// Whether slots may be on their way to the server: it carries out releases there all the same.
+    /// Whether slots may be migrating to the server: it carries out releases there all the same.
     pub(crate) is_target: bool,
     /// Whether the server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,

@@ -74,7 +74,7 @@ impl KnownServer {
         self.guard.is_some()
     }
 
-    /// When it was last heard. `None`: it is not known yet.
+    /// When it last answered. `None`: it is not known yet.
     pub(crate) fn heard_at(&self) -> Option<Instant> {
         self.previous.as_ref().map(|previous| previous.heard)
     }

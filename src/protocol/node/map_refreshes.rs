@@ -61,7 +61,7 @@ mod tests {
         let (mut refreshes, now) = (Refreshes::default(), clock::instant());
         assert!(refreshes.moved());
         assert_eq!(refreshes.next(now), Some(Duration::ZERO));
-        // The map that is on its way may be older.
+        // The map of the question under way may be older.
         assert!(!refreshes.moved());
         refreshes.answered(true);
         assert_eq!(refreshes.next(now + 30 * MS), Some(70 * MS));

@@ -33,7 +33,7 @@ pub(crate) struct Op {
     pub(crate) may_be_done: NodeSet,
 }
 
-/// A server that a slot is on its way to, as the server named it that has the slot.
+/// The server that a slot is migrating to, as the slot's owner named it.
 #[derive(Clone)]
 pub(crate) struct Named {
     pub(crate) server: Endpoint,

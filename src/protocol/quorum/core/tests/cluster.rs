@@ -51,7 +51,7 @@ fn what_follows_a_redirect_is_sent_to_no_other_server_than_the_one_that_was_name
     set_mutant(None);
 }
 
-/// For a slot that is on its way.
+/// For a slot that is migrating.
 #[test]
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
     let acquire = || Action::Acquire(ttl(1000 * MS));
