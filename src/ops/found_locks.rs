@@ -91,7 +91,7 @@ fn end(left: Duration) -> Option<Duration> {
 }
 
 /// The keys of a node, or why they could not be read.
-pub(super) type Answer = Result<Vec<ScannedKey>, Cause>;
+pub(super) type NodeScan = Result<Vec<ScannedKey>, Cause>;
 
 /// The identity of a lock on all nodes: its name, its holder's role, and the holder's token or the value's beginning.
 type Id = (Vec<u8>, Option<ValueRole>, Option<Vec<u8>>);
@@ -134,7 +134,7 @@ impl FoundKey {
     }
 
     /// Adds the first look: everything.
-    pub(super) fn add(&mut self, answers: BTreeMap<usize, Answer>) {
+    pub(super) fn add(&mut self, answers: BTreeMap<usize, NodeScan>) {
         self.locks = self.joined(answers);
     }
 
@@ -146,7 +146,7 @@ impl FoundKey {
     }
 
     /// Adds another look, at the suspects alone.
-    pub(super) fn look_again(&mut self, answers: BTreeMap<usize, Answer>) {
+    pub(super) fn look_again(&mut self, answers: BTreeMap<usize, NodeScan>) {
         let names: BTreeSet<Vec<u8>> = self.suspects().into_iter().collect();
         let mut again = self.joined(answers);
         for (id, lock) in &mut again {
@@ -157,7 +157,7 @@ impl FoundKey {
         self.locks.extend(again);
     }
 
-    fn joined(&mut self, answers: BTreeMap<usize, Answer>) -> BTreeMap<Id, FoundLock> {
+    fn joined(&mut self, answers: BTreeMap<usize, NodeScan>) -> BTreeMap<Id, FoundLock> {
         let mut locks: BTreeMap<Id, FoundLock> = BTreeMap::new();
         for (node, answer) in answers {
             let keys = match answer {
@@ -232,15 +232,15 @@ mod tests {
     }
 
     /// Token 1 under the name `a`, for ten seconds.
-    fn one() -> Answer {
+    fn one() -> NodeScan {
         Ok(vec![key("a", 1, 10 * S)])
     }
 
-    fn none() -> Answer {
+    fn none() -> NodeScan {
         Ok(Vec::new())
     }
 
-    fn away() -> Answer {
+    fn away() -> NodeScan {
         Err(Cause::Connect("away".into()))
     }
 
@@ -248,11 +248,11 @@ mod tests {
     type Brief = (String, String, usize, Option<Duration>, Option<Problem>);
 
     /// The listing after all looks.
-    fn after(looks: Vec<Vec<Answer>>) -> Vec<Brief> {
+    fn after(looks: Vec<Vec<NodeScan>>) -> Vec<Brief> {
         let mut looks = looks.into_iter();
         let first = looks.next().unwrap();
         let mut found = FoundKey::new(first.len());
-        let numbered = |answers: Vec<Answer>| answers.into_iter().enumerate().collect();
+        let numbered = |answers: Vec<NodeScan>| answers.into_iter().enumerate().collect();
         found.add(numbered(first));
         for look in looks {
             assert!(!found.suspects().is_empty(), "there is no other look");
@@ -312,7 +312,7 @@ mod tests {
         let found = after(vec![left(), others()]);
         assert_eq!(found, [("a".into(), "02".into(), 1, Some(9 * S), None)]);
         // Keys that are no suspects stay as they were seen.
-        let with_other = |answer: Answer| Ok([answer.unwrap(), vec![key("b", 3, S)]].concat());
+        let with_other = |answer: NodeScan| Ok([answer.unwrap(), vec![key("b", 3, S)]].concat());
         let first = vec![with_other(one()), with_other(none()), none()];
         let found = after(vec![first, gone()]);
         assert_eq!(found, [("b".into(), "03".into(), 2, Some(S), None)]);

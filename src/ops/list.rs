@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::SendPart;
-use crate::ops::found_locks::{Answer, FoundKey, ListedLock};
+use crate::ops::found_locks::{FoundKey, ListedLock, NodeScan};
 use crate::ops::query::Query;
 use crate::ops::scan::{Page, ScannedKey, What, scan};
 use crate::values::arithmetic::{NodeSet, majority};
@@ -87,7 +87,7 @@ pub(crate) fn list(
         let places = (nodes.iter().cloned().enumerate()).filter(|(node, _)| asked.has(*node));
         let ends = redlock.query_in_parts(places, TIMEOUTS, ask, part);
         let answer = |(node, keys)| (node, Ok(keys));
-        let mut answers: BTreeMap<usize, Answer> =
+        let mut answers: BTreeMap<usize, NodeScan> =
             found.into_iter().enumerate().map(answer).collect();
         for (node, end) in ends {
             if let Err(cause) = end {
