@@ -13,9 +13,9 @@
 //! - `kind`: the kinds of locks, and a row of scripts for each
 //! - `kind_votes`: which grants of a kind count
 //! - `script`: actions on a lock (`dialect`: the forms in which a server accepts their commands)
-//! - `command`: the bytes of each action for each kind, and the votes in the replies
+//! - `command_bytes`: the bytes of each action for each kind, and the votes in the replies
 
-pub(crate) mod command;
+pub(crate) mod command_bytes;
 pub(crate) mod companions;
 pub(crate) mod dialect;
 pub(crate) mod kind;
