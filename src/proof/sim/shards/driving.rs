@@ -38,10 +38,12 @@ impl ShardWorld {
         let mut what = (false, false, false);
         for _ in 0..1000 {
             let mut busy = false;
-            for l in 0..self.processes[p].lanes.len() {
-                if self.processes[p].lanes[l].state == LaneState::Closed
-                    && self.processes[p].lanes[l].is_idle()
-                {
+            let mut lanes = 0..self.processes[p].lanes.len();
+            while let Some(l) = self.processes[p].active(lanes.clone()) {
+                lanes.start = l + 1;
+                let process = &mut self.processes[p];
+                if process.lanes[l].state == LaneState::Closed && process.lanes[l].is_idle() {
+                    process.active.retain(|active| *active != l);
                     continue;
                 }
                 busy |= self.drive(p, l, ThreadRole::Leader);
@@ -83,6 +85,7 @@ impl ShardWorld {
         if let Task::None | Task::Waits(_) = lane.leader {
             lane.leader = Task::Runs;
         }
+        self.processes[p].activate(l);
         self.announce(p, l);
         self.wake(p, self.t);
     }

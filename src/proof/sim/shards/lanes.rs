@@ -1,7 +1,7 @@
 //! Which lane an operation takes, where it goes when servers redirect it, and the releases that no call waits for.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::basics::{MS, NODE_TIMEOUT};
 use super::super::client::token_id;
@@ -14,6 +14,7 @@ use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, Endpoint, SlotMap, slot};
+use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
@@ -34,25 +35,22 @@ impl ShardWorld {
         cluster: usize,
         slot: u16,
         corrected: bool,
-    ) -> Option<(usize, SlotMap)> {
+    ) -> Option<(usize, Arc<SlotMap>)> {
         let (now, here) = (self.now(), &self.clusters[cluster]);
         let alive = (0..SERVERS).filter(|at| here.servers[*at].alive);
-        let maps: Vec<SlotMap> = alive.map(|at| here.map(at)).collect();
+        let maps: Vec<Arc<SlotMap>> = alive.map(|at| here.map(at)).collect();
         let known = &self.processes[p].maps[cluster];
-        let named = |map: &SlotMap| match corrected {
-            true => known.master(map, slot, now).cloned(),
-            false => map.master(slot).cloned(),
-        };
-        let votes = |map: &SlotMap| maps.iter().filter(|one| named(one) == named(map)).count();
+        let named = |map| named(known, map, slot, corrected.then_some(now));
+        let votes = |map| maps.iter().filter(|one| named(one) == named(map)).count();
         let most = maps.iter().find(|map| 2 * votes(map) > maps.len())?;
-        Some((server_at(&named(most)?), most.clone()))
+        Some((server_at(named(most)?), most.clone()))
     }
 
     /// Asks for the map, which is learnt at once.
     pub(super) fn look_up(&mut self, p: usize, cluster: usize, slot: u16) -> Option<usize> {
         let (server, map) = self.ask(p, cluster, slot, true)?;
         let now = self.now();
-        if self.processes[p].maps[cluster].learn(map.into(), now) {
+        if self.processes[p].maps[cluster].learn(map, now) {
             self.tidy(p);
         }
         Some(server)
@@ -85,7 +83,7 @@ impl ShardWorld {
         let cluster = number % 8;
         let asked = self.start + Duration::from_micros(asked);
         if let Some(map) = self.checks.maps[number / 8].take()
-            && self.processes[p].maps[cluster].learn(map.into(), asked)
+            && self.processes[p].maps[cluster].learn(map, asked)
         {
             self.tidy(p);
         }
@@ -96,6 +94,19 @@ impl ShardWorld {
             }
         }
         self.pump(p);
+    }
+}
+
+/// The master of a slot by a map, corrected at a time by what others have reported lately.
+fn named<'a>(
+    known: &'a ClusterMap,
+    map: &'a SlotMap,
+    slot: u16,
+    corrected: Option<Instant>,
+) -> Option<&'a Endpoint> {
+    match corrected {
+        Some(now) => known.master(map, slot, now),
+        None => map.master(slot),
     }
 }
 
@@ -191,7 +202,8 @@ impl ShardWorld {
 
     /// The lanes that operations may take.
     pub(super) fn open_lanes(&self, p: usize) -> impl Iterator<Item = OpenLane<'_>> + Clone {
-        let lanes = self.processes[p].lanes.iter().enumerate();
+        let process = &self.processes[p];
+        let lanes = process.active.iter().map(|at| (*at, &process.lanes[*at]));
         let lanes = lanes.filter(|(_, lane)| lane.state == LaneState::Open);
         lanes.map(move |(number, lane)| OpenLane {
             world: self,
@@ -210,8 +222,10 @@ impl ShardWorld {
         let (seed, now) = (self.random.next(), self.now());
         let lane = Lane::new(u8::try_from(p).unwrap(), places, guard, (seed, now));
         self.checks.counts[Count::Lanes] += 1;
-        self.processes[p].lanes.push(lane);
-        self.processes[p].lanes.len() - 1
+        let process = &mut self.processes[p];
+        process.lanes.push(lane);
+        process.activate(process.lanes.len() - 1);
+        process.lanes.len() - 1
     }
 
     /// Ends lanes without slots, and those that lead to the same servers as others.
@@ -233,19 +247,13 @@ impl ShardWorld {
     pub(super) fn close_lanes(&mut self, p: usize) -> bool {
         let mut busy = false;
         let now = self.now();
-        for l in 0..self.processes[p].lanes.len() {
+        let mut lanes = 0..self.processes[p].lanes.len();
+        while let Some(l) = self.processes[p].active(lanes.clone()) {
+            lanes.start = l + 1;
             let process = &mut self.processes[p];
-            let sends = process.sent.as_ref().is_some_and(|(_, lane)| *lane == l);
-            let mut threads = process.threads.iter();
-            let is_used = sends
-                || threads.any(|thread| {
-                    let flight = thread.flight.as_ref();
-                    let own = [thread.lane, thread.acquired];
-                    own.contains(&Some(l)) || flight.is_some_and(|flight| flight.lane == l)
-                });
-            let lane = &mut process.lanes[l];
-            match lane.state {
-                LaneState::Unused if !is_used => {
+            let state = process.lanes[l].state;
+            match state {
+                LaneState::Unused if !process.uses(l) => {
                     trace!(self, "process {p} closes lane {l}");
                     let lane = &mut self.processes[p].lanes[l];
                     lane.core.close(now);
@@ -256,8 +264,8 @@ impl ShardWorld {
                     busy = true;
                     self.announce(p, l);
                 }
-                LaneState::Closing(_) if lane.leader == Task::None => {
-                    lane.state = LaneState::Closed;
+                LaneState::Closing(_) if process.lanes[l].leader == Task::None => {
+                    process.lanes[l].state = LaneState::Closed;
                     self.checks.counts[Count::Closed] += 1;
                     self.hand_over(p, l);
                     busy = true;

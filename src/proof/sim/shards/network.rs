@@ -173,8 +173,11 @@ impl ShardWorld {
             counts[Count::Moved] += u64::from(error.starts_with("-MOVED"));
             counts[Count::Asked] += u64::from(error.starts_with("-ASK"));
             counts[Count::Torn] += u64::from(error.starts_with("-TRY"));
-            let shown = error.trim_end().to_owned();
-            trace!(self, "    server {server} of {cluster} answers {shown}");
+            trace!(
+                self,
+                "    server {server} of {cluster} answers {}",
+                error.trim_end()
+            );
             return error.into_bytes();
         }
         let here = &mut self.clusters[cluster].servers[server].here;
@@ -209,7 +212,7 @@ impl ShardWorld {
         reply: &[u8],
     ) {
         let fails_over = self.conditions.fails_over;
-        let shown = reply.escape_ascii().to_string();
+        let shown = reply.escape_ascii();
         match *command {
             _ if reply.starts_with(b"-") => {}
             Command::Set(token, _) => {

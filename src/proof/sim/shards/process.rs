@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,12 +36,41 @@ pub(super) struct Process {
     pub(super) refreshing: bool,
     pub(super) has_moved: bool,
     pub(super) lanes: Vec<Lane>,
+    /// The lanes that are not closed, or of which a thread of the driver is left, in their order.
+    pub(super) active: Vec<usize>,
     pub(super) threads: Vec<Thread>,
     pub(super) owed: Owed,
     /// The release that the thread has sent on, and on which lane; or when it looks again.
     pub(super) sent: Option<(OwedRelease, usize)>,
     pub(super) owed_at: u64,
     pub(super) wake_at: u64,
+}
+
+impl Process {
+    /// The first active lane of these.
+    pub(super) fn active(&self, lanes: Range<usize>) -> Option<usize> {
+        let mut active = self.active.iter().copied();
+        active.find(|lane| lanes.contains(lane))
+    }
+
+    /// Whether an operation or a thread uses this lane.
+    pub(super) fn uses(&self, lane: usize) -> bool {
+        let sends = self.sent.as_ref().is_some_and(|(_, at)| *at == lane);
+        let mut threads = self.threads.iter();
+        sends
+            || threads.any(|thread| {
+                let flight = thread.flight.as_ref();
+                let own = [thread.lane, thread.acquired];
+                own.contains(&Some(lane)) || flight.is_some_and(|flight| flight.lane == lane)
+            })
+    }
+
+    /// A lane has something to do, again perhaps.
+    pub(super) fn activate(&mut self, lane: usize) {
+        if let Err(at) = self.active.binary_search(&lane) {
+            self.active.insert(at, lane);
+        }
+    }
 }
 
 /// A node of a lane: the master of a slot in one of the Clusters, or a server that slots are on their way to.

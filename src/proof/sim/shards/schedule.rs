@@ -51,10 +51,12 @@ impl ShardWorld {
     pub(crate) fn new(seed: u64, traced: bool) -> ShardWorld {
         let mut random = Random(seed ^ 0x5108);
         let conditions = Conditions::draw(seed, &mut random);
+        let start = clock::instant();
         let mut world = ShardWorld {
             t: 0,
+            now: start,
             agenda: Agenda::new(),
-            start: clock::instant(),
+            start,
             clusters: (0..conditions.nodes)
                 .map(|number| Cluster::new(number, &mut random))
                 .collect(),
@@ -91,6 +93,7 @@ impl ShardWorld {
             refreshing: false,
             has_moved: false,
             lanes: Vec::new(),
+            active: Vec::new(),
             threads: (0..threads).map(|_| thread(&mut self.random)).collect(),
             owed: Owed::default(),
             sent: None,
@@ -167,7 +170,7 @@ impl ShardWorld {
 
     fn until(&mut self, end: u64) {
         while let Some((at, event)) = self.agenda.next(end) {
-            self.t = at;
+            self.go_to(at);
             self.checks.counts[Count::Events] += 1;
             match event {
                 Event::Arrive(connection) => self.arrive(connection),
@@ -192,7 +195,7 @@ impl ShardWorld {
                 return;
             }
         }
-        self.t = end;
+        self.go_to(end);
     }
 
     /// Anything that is not as it must be when all is quiet.

@@ -1,6 +1,10 @@
 //! The servers of a Redis Cluster: what each knows of slots, and what it answers to a command for a key that it does not
 //! have.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::super::basics::Random;
 use super::super::instance::Instance;
 use crate::protocol::commands::slots::{SLOTS, SlotMap, slot};
@@ -28,9 +32,9 @@ pub(super) fn server_at((host, _): &(String, u16)) -> usize {
 pub(super) struct Server {
     pub(super) here: Instance,
     pub(super) alive: bool,
-    /// The owner of each name's slot, and of all other slots of the first and the second shard, in its opinion.
-    pub(super) view: [usize; NAMES.len()],
-    pub(super) masters: [usize; 2],
+    /// The owners of slots, in its opinion.
+    pub(super) view: View,
+    pub(super) masters: Masters,
     /// Where each name's slot is being moved to, and where from.
     pub(super) migrating: [Option<usize>; NAMES.len()],
     pub(super) importing: [Option<usize>; NAMES.len()],
@@ -43,7 +47,13 @@ pub(super) struct Cluster {
     pub(super) servers: Vec<Server>,
     /// The slot that is being moved.
     pub(super) moving: Option<usize>,
+    /// The maps that servers have returned, by what those knew.
+    maps: RefCell<BTreeMap<(View, Masters), Arc<SlotMap>>>,
 }
+
+/// The owner of each name's slot, and of all other slots of the first and the second shard.
+type View = [usize; NAMES.len()];
+type Masters = [usize; 2];
 
 impl Cluster {
     pub(super) fn new(number: usize, random: &mut Random) -> Cluster {
@@ -62,6 +72,7 @@ impl Cluster {
             number,
             servers: (0..SERVERS).map(server).collect(),
             moving: None,
+            maps: RefCell::default(),
         }
     }
 
@@ -92,23 +103,30 @@ impl Cluster {
             let mut all = here.here.store.keys(here.here.time(t));
             all.any(|(other, ..)| other == **key)
         };
-        let found = keys.iter().filter(has).count();
+        let found = || keys.iter().filter(has).count();
         let torn = || Some("-TRYAGAIN Multiple keys request during rehashing of slot\r\n".into());
         let owns = here.view[name] == server && !here.here.is_replica;
         match (owns, here.migrating[name], here.importing[name]) {
-            (true, Some(_), _) if found == keys.len() => None,
-            (true, Some(_), _) if found > 0 && !here.old => torn(),
+            (true, Some(_), _) if found() == keys.len() => None,
+            (true, Some(_), _) if found() > 0 && !here.old => torn(),
             (true, Some(other), _) => to("ASK", other),
             (true, None, _) => None,
-            (false, _, Some(_)) if asking && keys.len() > 1 && found < keys.len() => torn(),
+            (false, _, Some(_)) if asking && keys.len() > 1 && found() < keys.len() => torn(),
             (false, _, Some(_)) if asking => None,
             (false, ..) => to("MOVED", here.view[name]),
         }
     }
 
     /// The map that a server returns.
-    pub(super) fn map(&self, server: usize) -> SlotMap {
+    pub(super) fn map(&self, server: usize) -> Arc<SlotMap> {
         let here = &self.servers[server];
+        let mut maps = self.maps.borrow_mut();
+        let map = maps.entry((here.view, here.masters));
+        let map = map.or_insert_with(|| self.map_of(here).into());
+        map.clone()
+    }
+
+    fn map_of(&self, here: &Server) -> SlotMap {
         let mut map = SlotMap::default();
         // A slot that never moves keeps each shard on the map.
         for (shard, master) in here.masters.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! A world of Clusters: its servers, its processes, the next events, and the checks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::super::agenda::Agenda;
@@ -13,6 +14,8 @@ use crate::values::clock::Point;
 
 pub(crate) struct ShardWorld {
     pub(super) t: u64,
+    /// This time, as the clocks of processes show it.
+    pub(super) now: Instant,
     pub(super) agenda: Agenda<Event>,
     pub(super) random: Random,
     pub(super) start: Instant,
@@ -86,7 +89,7 @@ pub(super) struct Checks {
     /// The events that are counted, to see that they happen.
     pub(super) counts: Counts,
     /// The answers to requests for maps that are under way.
-    pub(super) maps: Vec<Option<SlotMap>>,
+    pub(super) maps: Vec<Option<Arc<SlotMap>>>,
     /// When the last shard failed over.
     pub(super) failed_over: Option<u64>,
 }
@@ -137,8 +140,12 @@ impl ShardWorld {
         self.agenda.wake(wakes, at, Event::Wake(p));
     }
 
+    pub(super) fn go_to(&mut self, t: u64) {
+        (self.t, self.now) = (t, self.start + Duration::from_micros(t));
+    }
+
     pub(super) fn now(&self) -> Instant {
-        self.start + Duration::from_micros(self.t)
+        self.now
     }
 
     pub(super) fn point(&self) -> Point {
