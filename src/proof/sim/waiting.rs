@@ -204,9 +204,8 @@ impl World {
         let request = AcquireRequest {
             kind: self.kind(resource),
             ttl,
-            // Threads of a process with labels, with others and without one.
-            label: [None, Label::new("web-2:4711 a"), Label::new("redlock:3f")][(c + thread) % 3]
-                .clone(),
+            // Processes with labels and without one.
+            label: [None, Label::new("web-2:4711 a"), Label::new("redlock:3f")][c % 3].clone(),
             end: long.map(|long| now + Duration::from_micros(long)),
             must_ask,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
