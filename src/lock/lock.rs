@@ -368,7 +368,7 @@ impl Lock {
             Outcome::No => self.found_lost(reason),
             Outcome::Unavailable { errors, .. } => {
                 self.ended(unconfirmed);
-                Err(Error::Unavailable(errors))
+                Err(Error::Unavailable(*errors))
             }
         }
     }

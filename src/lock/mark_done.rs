@@ -38,7 +38,7 @@ impl Lock {
                 self.gone(reason);
                 Err(Error::lost(&self.key.resource, reason))
             }
-            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
+            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(*errors)),
         }
     }
 }

@@ -352,11 +352,11 @@ impl Redlock {
         let began = route.observer().begins();
         let (options, must_ask) = (&self.options, keep_trying.is_some());
         let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, must_ask);
-        let waited = match keep_trying {
-            Some(keep_trying) => acquirer.run(keep_trying),
-            None => acquirer.run(&mut || true),
-        };
-        notified(route.observer(), waited, began, &acquirer)
+        let waited = acquirer.run(keep_trying.unwrap_or(&mut || true));
+        match began {
+            Some(began) => notified(route.observer(), waited, began, &acquirer),
+            None => waited,
+        }
     }
 }
 
@@ -364,12 +364,9 @@ impl Redlock {
 fn notified(
     observer: &Observer,
     result: Result<Lock, Error>,
-    began: Option<Instant>,
+    began: Instant,
     acquirer: &Acquirer<'_>,
 ) -> Result<Lock, Error> {
-    let Some(began) = began else {
-        return result;
-    };
     let wait = clock::instant().saturating_duration_since(began);
     match result {
         Ok(mut lock) => {

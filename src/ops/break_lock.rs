@@ -77,7 +77,7 @@ impl Redlock {
         match route.release(&release).outcome {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),
-            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
+            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(*errors)),
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn answer(outcome: Outcome, granted: usize, begun: Point) -> Answer {
 
 pub(crate) fn unavailable(closed: bool, useless: bool) -> Outcome {
     Outcome::Unavailable {
-        errors: NodeErrors::new(Vec::new(), None),
+        errors: NodeErrors::new(Vec::new(), None).into(),
         closed,
         useless,
     }

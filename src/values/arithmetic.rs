@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::values::clock::Point;
+use crate::values::clock::{Point, millis};
 use crate::values::config_error::ConfigError;
 
 /// More nodes than any deployment has; votes are kept in the bits of a `u64`.
@@ -25,15 +25,15 @@ pub(crate) fn spare(nodes: usize) -> usize {
     nodes - majority(nodes)
 }
 
-/// A lifetime that Redis can carry out: whole milliseconds, at most 100 years, and long enough
+/// A lifetime that Redis can carry out, in milliseconds: at most 100 years, and long enough
 /// that a validity is left once drift is taken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ttl(Duration);
+pub(crate) struct Ttl(u64);
 
 impl Ttl {
     /// The shortest ttl of which anything is left once drift is taken off.
     pub(crate) const SHORTEST: Duration = Duration::from_millis(3);
-    pub(crate) const MIN: Ttl = Ttl(Ttl::SHORTEST);
+    pub(crate) const MIN: Ttl = Ttl(3);
 
     /// Truncates to whole milliseconds first: PX and the validity use that same value.
     pub(crate) fn new(asked: Duration) -> Result<Ttl, ConfigError> {
@@ -42,8 +42,7 @@ impl Ttl {
                 "the ttl is {asked:?}, the limit is 100 years"
             )));
         }
-        let whole = asked - Duration::from_nanos(u64::from(asked.subsec_nanos() % 1_000_000));
-        let ttl = Ttl(whole);
+        let ttl = Ttl(millis(asked));
         if ttl.validity().is_zero() {
             return Err(ConfigError::new(format!(
                 "the ttl is {asked:?}, which leaves no validity: at least 3 ms are needed, \
@@ -62,26 +61,27 @@ impl Ttl {
     /// Like [`new`](Ttl::new), with the limit of a restart guard, if there is one (rule R14).
     pub(crate) fn within(asked: Duration, limit: Option<Duration>) -> Result<Ttl, ConfigError> {
         let ttl = Ttl::new(asked)?;
-        match limit.filter(|limit| ttl.0 > *limit) {
+        match limit.filter(|limit| ttl.duration() > *limit) {
             None => Ok(ttl),
             Some(limit) => Err(ConfigError::new(format!(
                 "the ttl is {:?}, the restart guard is for {limit:?} at most",
-                ttl.0
+                ttl.duration()
             ))),
         }
     }
 
     pub(crate) fn duration(self) -> Duration {
-        self.0
+        Duration::from_millis(self.0)
     }
 
     pub(crate) fn millis(self) -> u64 {
-        self.0.as_secs() * 1000 + u64::from(self.0.subsec_millis())
+        self.0
     }
 
     /// The validity that the holder may rely on at the moment of sending: the ttl less [drift].
     pub(crate) fn validity(self) -> Duration {
-        self.0.saturating_sub(drift(self.0))
+        let time = self.duration();
+        time.saturating_sub(drift(time))
     }
 }
 

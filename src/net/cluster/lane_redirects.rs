@@ -26,7 +26,7 @@ impl Lanes {
         &self,
         of_lock: &LockLanes,
         op: Op,
-        next: Option<(Op, Arc<Caller>)>,
+        next: Option<Box<(Op, Arc<Caller>)>>,
     ) -> Answer {
         if !op.action.ends() {
             return self.send(op).0;

@@ -42,7 +42,7 @@ impl Route {
     }
 
     /// Carries out the end of a lock, and right behind it in the same write `next`, which another thread waits for.
-    fn run_before(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
+    fn run_before(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         match self {
             Route::One(lane) => lane.driver.run_before(op, next),
             Route::Shards(of_lock, lanes) => lanes.run(of_lock, op, next),

@@ -99,7 +99,7 @@ impl Driver {
     }
 
     /// Carries out `op`, and right behind it in the same write `next`, which another thread waits for.
-    pub(crate) fn run_before(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
+    pub(crate) fn run_before(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, next);
         self.trace_votes(traced.as_deref(), &answer);
@@ -130,13 +130,13 @@ impl Driver {
         }
         let waited = clock::instant().saturating_duration_since(began);
         match answer.outcome {
-            Outcome::Unavailable { errors, .. } => Err(errors),
+            Outcome::Unavailable { errors, .. } => Err(*errors),
             _ if missing(&answer).is_empty() => Ok(None),
             _ => Ok(Some(state.core.missing(&answer, waited))),
         }
     }
 
-    fn answer(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
+    fn answer(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let now = clock::instant();
         let mut state = self.nodes.state();
         if let Some(leader) = self.nodes.take_lead(&mut state) {
@@ -376,8 +376,9 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
 
 /// Submits the operation of another thread, if there is one.
 #[inline]
-fn submit_behind(state: &mut DriverState, next: Option<(Op, Arc<Caller>)>, now: Instant) {
-    if let Some((op, waiter)) = next {
+fn submit_behind(state: &mut DriverState, next: Option<Box<(Op, Arc<Caller>)>>, now: Instant) {
+    if let Some(next) = next {
+        let (op, waiter) = *next;
         state.core.submit(op, Submitter::Waiter(waiter), now);
     }
 }

@@ -72,7 +72,7 @@ impl WaitingThreads {
     pub(crate) fn release(
         &self,
         release: &Release,
-        run: impl FnOnce(Op, Option<(Op, Arc<Caller>)>) -> Answer,
+        run: impl FnOnce(Op, Option<Box<(Op, Arc<Caller>)>>) -> Answer,
     ) -> Answer {
         let mut process = self;
         let Submit { op, next } = release.submit(&mut process, Point::now);

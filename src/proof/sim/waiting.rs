@@ -136,7 +136,7 @@ impl World {
             handed_off: next.is_some(),
             call,
         });
-        let Some((next_op, next_thread)) = next else {
+        let Some((next_op, next_thread)) = next.map(|next| *next) else {
             return self.submit(c, thread, op);
         };
         self.counts[Count::HandedOff] += 1;

@@ -9,6 +9,7 @@
 
 mod attempts;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,8 +90,6 @@ pub(crate) struct Acquire<W> {
 enum CallState {
     Begins,
     Tries(Trying),
-    /// Between two tries of an attempt.
-    Pauses(Trying, Instant),
     /// Granted after its validity ended.
     TooSlow(Lease),
     Released,
@@ -105,6 +104,8 @@ struct Trying {
     attempt: Attempt,
     /// Whether the lock counts as held here already.
     handed_off: bool,
+    /// When the next try follows, between two tries of the attempt.
+    pauses_until: Option<Instant>,
 }
 
 impl<W: Clone> Acquire<W> {
@@ -141,7 +142,7 @@ impl<W: Clone> Acquire<W> {
     /// How long the current try has taken.
     pub(crate) fn took(&self, now: Point) -> Duration {
         match &self.state {
-            CallState::Tries(trying) => trying.attempt.took(now),
+            CallState::Tries(trying) if trying.pauses_until.is_none() => trying.attempt.took(now),
             _ => Duration::ZERO,
         }
     }
@@ -150,16 +151,17 @@ impl<W: Clone> Acquire<W> {
         if std::mem::take(&mut self.asks) && self.request.must_ask {
             return Step::Ask;
         }
-        match std::mem::replace(&mut self.state, CallState::Done(Err(Ended::Cancelled))) {
+        // The states are large, so they are matched in place.
+        match &mut self.state {
             CallState::Begins => self.begin(process, now),
-            CallState::Pauses(trying, until) if now.mono < until => {
-                self.state = CallState::Pauses(trying, until);
-                Step::Pause(self.ask_before(until, now))
-            }
-            CallState::Tries(trying) | CallState::Pauses(trying, _) => {
-                self.attempt_again(trying, process, now)
+            CallState::Tries(trying) => {
+                match trying.pauses_until.filter(|until| now.mono < *until) {
+                    Some(until) => Step::Pause(self.ask_before(until, now)),
+                    None => self.attempt_again(process, now),
+                }
             }
             CallState::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {
+                let lease = lease.clone();
                 self.state = CallState::Released;
                 Step::Release(lease)
             }
@@ -168,9 +170,14 @@ impl<W: Clone> Acquire<W> {
                 self.next(process, now)
             }
             CallState::Waits => self.look(process, now),
-            CallState::Leaves(ended) => self.leave(ended, process, now),
-            CallState::Dequeues(ended) => Step::Done(Err(ended)),
-            CallState::Done(result) => Step::Done(result),
+            CallState::Leaves(ended) => {
+                let ended = std::mem::replace(ended, Ended::Cancelled);
+                self.leave(ended, process, now)
+            }
+            CallState::Dequeues(ended) => {
+                Step::Done(Err(std::mem::replace(ended, Ended::Cancelled)))
+            }
+            CallState::Done(result) => Step::Done(std::mem::replace(result, Err(Ended::Cancelled))),
         }
     }
 
@@ -227,6 +234,7 @@ impl<W: Clone> Acquire<W> {
                 self.state = CallState::Tries(Trying {
                     attempt,
                     handed_off: true,
+                    pauses_until: None,
                 });
                 Step::TakeOver(thread)
             }
@@ -262,12 +270,12 @@ impl<W: Clone> Acquire<W> {
 
     /// Fails the call, whatever its state.
     fn fail(&mut self, ended: Ended, process: &mut impl Process<Thread = W>) {
-        let state = std::mem::replace(&mut self.state, CallState::Leaves(ended));
-        if let CallState::Tries(trying) | CallState::Pauses(trying, _) = state
+        if let CallState::Tries(trying) = &self.state
             && trying.handed_off
         {
             process.held_here().remove(&self.resource);
         }
+        self.state = CallState::Leaves(ended);
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
@@ -293,15 +301,26 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) {
-        match std::mem::replace(&mut self.state, CallState::Done(Err(Ended::Cancelled))) {
-            CallState::Tries(trying) => self.tried(trying, answer, process, now),
-            CallState::Dequeues(ended) => {
+        match &mut self.state {
+            CallState::Tries(trying) => {
+                let notified_elsewhere = answer.notified_elsewhere;
+                match trying.attempt.answered(answer, now) {
+                    ControlFlow::Continue(within) => {
+                        let pause = process.jitter(Duration::ZERO, within);
+                        trying.pauses_until = Some(now.mono + pause);
+                    }
+                    ControlFlow::Break(tried) => {
+                        let handed_off = trying.handed_off;
+                        self.attempted((tried, handed_off, notified_elsewhere), process, now);
+                    }
+                }
+            }
+            CallState::Dequeues(_) => {
                 if let Some((id, _)) = self.waiter.take() {
                     process.queues(|queues| queues.dequeued(id, now.mono));
                 }
-                self.state = CallState::Dequeues(ended);
             }
-            state => self.state = state,
+            _ => {}
         }
     }
 
@@ -330,7 +349,7 @@ impl<W> Acquire<W> {
     }
 
     pub(crate) fn is_between_tries(&self) -> bool {
-        matches!(self.state, CallState::Pauses(..))
+        matches!(&self.state, CallState::Tries(trying) if trying.pauses_until.is_some())
     }
 }
 

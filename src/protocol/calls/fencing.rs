@@ -65,7 +65,7 @@ impl Fencing {
             _ if over && !mutant(Mutant::FenceAfterDeadline) => {
                 Fenced::Lost(lease.lost.unwrap_or(LostReason::Expired))
             }
-            (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(errors),
+            (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(*errors),
             (Outcome::Yes(_), Some((least, most)))
                 if least == most
                     || mutant(Mutant::LargestFence)

@@ -219,7 +219,7 @@ impl Lease {
                 }
                 Extended::Yes((!nodes.is_empty()).then(|| self.repair(ttl, nodes, now)))
             }
-            Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
+            Outcome::Unavailable { errors, .. } => Extended::Unavailable(*errors),
         }
     }
 

@@ -27,7 +27,8 @@ pub(crate) struct Release {
 /// The operations to submit: the release, and right behind it, in the same write, the first try of a waiter here.
 pub(crate) struct Submit<W> {
     pub(crate) op: Op,
-    pub(crate) next: Option<(Op, W)>,
+    /// Boxed, since most locks are not handed off and operations are moved.
+    pub(crate) next: Option<Box<(Op, W)>>,
 }
 
 impl Release {
@@ -102,7 +103,7 @@ impl Release {
         process.held_here().add(resource);
         process.queues(|queues| queues.handed_off(waiter, attempt));
         Submit {
-            next: Some((op, thread)),
+            next: Some(Box::new((op, thread))),
             ..self.alone(Notify::None)
         }
     }

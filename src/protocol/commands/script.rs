@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::protocol::commands::companions;
 use crate::protocol::commands::dialect::{Beside, Dialect, Names, Scripts};
@@ -89,15 +89,19 @@ impl Deref for Key {
 impl Key {
     /// A lock that no node was asked for yet.
     pub(crate) fn new(resource: Arc<[u8]>, token: Token, label: Option<Label>) -> Key {
-        let shared = Arc::new(SharedKey {
+        Key::of(SharedKey {
             resource,
             token,
             since: Since::UNKNOWN,
             label,
             kind: Kind::Plain,
-        });
+        })
+    }
+
+    /// A lock with all its parts, for which no node was asked yet.
+    pub(crate) fn of(shared: SharedKey) -> Key {
         Key {
-            shared,
+            shared: Arc::new(shared),
             sent_to: NodeSet::EMPTY,
             counted: NodeSet::EMPTY,
             longest: 0,
@@ -105,7 +109,8 @@ impl Key {
     }
 
     /// Sets when the lock is acquired, by the wall clock. Where it is resumed, nothing is known of that.
-    pub(crate) fn since(mut self, wall: SystemTime) -> Key {
+    #[cfg(test)]
+    pub(crate) fn since(mut self, wall: std::time::SystemTime) -> Key {
         Arc::make_mut(&mut self.shared).since = Since::of(wall);
         self
     }

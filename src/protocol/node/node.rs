@@ -293,17 +293,19 @@ impl Node {
     #[inline]
     pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Received>, Cause> {
         let (wire, server) = (&mut self.wire, &mut self.server);
-        let reply = wire.next_reply(now, |time_of_day, sent| {
+        wire.next_reply(now, |time_of_day, sent| {
             server.read_clock(ClockReading {
                 time_of_day,
                 sent,
                 received: now,
             });
-        })?;
-        if reply.is_some() {
-            self.server.heard(now);
-        }
-        Ok(reply)
+        })
+    }
+
+    /// Notes that the server has answered.
+    #[inline]
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.server.heard(now);
     }
 
     /// Notes that a ping was answered.

@@ -121,8 +121,8 @@ impl Wire {
     /// Whether a reply is pending to a command that was sent then or earlier.
     #[inline]
     pub(crate) fn has_pending_since(&self, then: Option<Instant>) -> bool {
-        let since = self.pending_since();
-        since.is_some_and(|since| Some(since) <= then)
+        let since = self.pending_since().zip(then);
+        since.is_some_and(|(since, then)| since <= then)
     }
 
     /// When the oldest end of a lock was written that may not have been carried out, and that no operation waits for.
@@ -285,7 +285,8 @@ impl Wire {
     /// Whether the connection has been silent since before then.
     #[inline]
     pub(crate) fn is_idle(&self, then: Option<Instant>) -> bool {
-        self.active.is_some() && self.active < then
+        let active = self.active.zip(then);
+        active.is_some_and(|(active, then)| active < then)
     }
 
     pub(crate) fn ping_at(&self) -> Option<Instant> {

@@ -16,7 +16,8 @@ pub(crate) enum Outcome {
     Yes(NodeSet),
     No,
     Unavailable {
-        errors: NodeErrors,
+        /// Boxed, since failures are rare and answers are moved.
+        errors: Box<NodeErrors>,
         /// Whether the operation failed only because of connections that turned out closed, or servers that do not have
         /// the key.
         closed: bool,
@@ -42,7 +43,7 @@ impl Answer {
     pub(crate) fn none(now: Instant) -> Answer {
         Answer {
             outcome: Outcome::Unavailable {
-                errors: NodeErrors::new(Vec::new(), None),
+                errors: NodeErrors::new(Vec::new(), None).into(),
                 closed: false,
                 useless: false,
             },

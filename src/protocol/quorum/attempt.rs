@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{KnownHolder, LockInfo, QueueEntry};
-use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::commands::script::{Action, Key, SharedKey};
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
@@ -18,6 +18,7 @@ use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
 use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
 use crate::values::clock::Point;
 use crate::values::label::Label;
+use crate::values::lock_value::Since;
 use crate::values::token::Token;
 
 /// The maximum number of split votes. The pauses double: after so many, the attempt has met a holder that has the lock
@@ -180,8 +181,13 @@ impl Attempt {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
             None => Action::Acquire(self.ttl),
         };
-        let key = Key::new(self.resource.clone(), token, self.label.clone());
-        let key = key.since(now.wall).of_kind(self.kind.clone());
+        let key = Key::of(SharedKey {
+            resource: self.resource.clone(),
+            token,
+            since: Since::of(now.wall),
+            label: self.label.clone(),
+            kind: self.kind.clone(),
+        });
         self.key = Some(key.clone());
         Op::new(action, key)
             .since(since)
@@ -263,7 +269,7 @@ impl Attempt {
             {
                 return Continue(Duration::ZERO);
             }
-            Outcome::Unavailable { errors, .. } => Tried::Unavailable(errors),
+            Outcome::Unavailable { errors, .. } => Tried::Unavailable(*errors),
         })
     }
 }

@@ -13,7 +13,7 @@ const MAX_RESOURCES: usize = 64;
 pub(crate) struct NotifiedElsewhere(VecDeque<Arc<[u8]>>);
 
 impl NotifiedElsewhere {
-    pub(crate) fn add(&mut self, release: Option<Debt>) {
+    pub(crate) fn add(&mut self, release: Option<&Debt>) {
         let resource = release.map(|release| release.key.resource.clone());
         let new = resource.filter(|resource| !self.0.contains(resource));
         self.0.extend(new);
@@ -38,13 +38,15 @@ mod tests {
         let mut notified = NotifiedElsewhere::default();
         let release = |name: &str| Some(Debt::release(key(name.as_bytes())));
         notified.add(None);
-        notified.add(release("a"));
-        notified.add(release("a"));
+        notified.add(release("a").as_ref());
+        notified.add(release("a").as_ref());
         assert!(!notified.take(b"b"));
         assert!(notified.take(b"a"));
         assert!(!notified.take(b"a"));
         let names: Vec<String> = (0..=MAX_RESOURCES).map(|at| format!("{at}")).collect();
-        names.iter().for_each(|name| notified.add(release(name)));
+        names
+            .iter()
+            .for_each(|name| notified.add(release(name).as_ref()));
         let kept = names.iter().filter(|name| notified.take(name.as_bytes()));
         assert_eq!(
             kept.collect::<Vec<_>>(),

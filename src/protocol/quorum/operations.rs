@@ -190,7 +190,7 @@ mod tests {
         let other = submit(Action::Acquire(ttl(1000 * MS)), b"b");
         let acquire = submit(Action::Acquire(ttl(1000 * MS)), b"a");
         let notified = Debt::release(key(b"a"));
-        operations.notified_elsewhere.add(Some(notified));
+        operations.notified_elsewhere.add(Some(&notified));
         for (slot, expected) in [
             (release, false),
             (other, false),

@@ -446,7 +446,7 @@ impl ShardWorld {
             handed_off: next.is_some(),
             call,
         };
-        self.submit_both(p, thread, op, next);
+        self.submit_both(p, thread, op, next.map(|next| *next));
     }
 
     /// An operation ends in its time, wherever it was sent on.

@@ -1,6 +1,5 @@
 //! The attempts of a call, and what follows the result of each.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::waiting::waiter::{PlainTry, WaitFailure};
 use crate::values::arithmetic::Deadline;
@@ -34,57 +32,38 @@ impl<W: Clone> Acquire<W> {
             false => attempt,
         };
         self.was_held_here = process.held_here().has(&self.resource);
-        let trying = Trying {
+        self.state = CallState::Tries(Trying {
             attempt,
             handed_off: false,
-        };
-        self.attempt_again(trying, process, now)
+            pauses_until: None,
+        });
+        self.attempt_again(process, now)
     }
 
     /// Makes a try, with a fresh token.
     pub(super) fn attempt_again(
         &mut self,
-        mut trying: Trying,
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Step<W> {
-        match process.token(&self.resource) {
-            Ok(token) => {
-                let op = trying.attempt.op(token, now);
-                self.state = CallState::Tries(trying);
-                Step::Try(op)
+        let token = process.token(&self.resource);
+        match (&mut self.state, token) {
+            (CallState::Tries(trying), Ok(token)) => {
+                trying.pauses_until = None;
+                Step::Try(trying.attempt.op(token, now))
             }
-            Err(error) => {
-                self.state = CallState::Tries(trying);
+            (_, Err(error)) => {
                 self.fail(Ended::Error(error), process);
                 self.next(process, now)
             }
-        }
-    }
-
-    pub(super) fn tried(
-        &mut self,
-        mut trying: Trying,
-        answer: Answer,
-        process: &mut impl Process<Thread = W>,
-        now: Point,
-    ) {
-        let notified_elsewhere = answer.notified_elsewhere;
-        match trying.attempt.answered(answer, now) {
-            ControlFlow::Continue(within) => {
-                let pause = process.jitter(Duration::ZERO, within);
-                self.state = CallState::Pauses(trying, now.mono + pause);
-            }
-            ControlFlow::Break(tried) => {
-                let handed_off = trying.handed_off;
-                self.attempted((tried, handed_off, notified_elsewhere), process, now);
-            }
+            // Only an attempt makes tries.
+            (_, Ok(_)) => Step::Done(Err(Ended::Cancelled)),
         }
     }
 
     /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have
     /// notified another process.
-    fn attempted(
+    pub(super) fn attempted(
         &mut self,
         (tried, handed_off, notified_elsewhere): (Tried, bool, bool),
         process: &mut impl Process<Thread = W>,

@@ -12,7 +12,7 @@ use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::pending::{Pending, ReplyClass, SentCommand};
 use crate::protocol::node::wire::Wire;
 use crate::protocol::node::witness;
-use crate::protocol::node::witness_proofs::{self, Answered, Part};
+use crate::protocol::node::witness_proofs::{self, Part};
 use crate::values::prefix::Prefix;
 
 /// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
@@ -39,10 +39,14 @@ impl Wire {
             if proves && self.take_proof(now, &mut read_clock)? {
                 continue;
             }
-            let Some((reply, pending, sent)) = self.next_answer(now)? else {
+            let Some(reply) = self.next_whole(now)? else {
                 return Ok(None);
             };
-            match pending {
+            let Some(expected) = self.expected.pop() else {
+                return Err(surplus());
+            };
+            let sent = expected.at;
+            match expected.pending {
                 Pending::Ping => return Ok(Some((reply, None, sent))),
                 Pending::Asking => {}
                 Pending::Look(part) => match reply.time_of_day() {
@@ -113,24 +117,22 @@ impl Wire {
         Ok(true)
     }
 
-    /// The next reply, the command that it answers, and when that was sent. More replies than commands are an error:
-    /// the next one would be taken for another's.
+    /// The next reply, once it is complete. More replies than commands are an error: the next one would be taken for
+    /// another's.
     #[inline]
-    fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
+    fn next_whole(&mut self, now: Instant) -> Result<Option<Reply>, Cause> {
         if self.reader.is_empty() {
             return Ok(None);
         }
         let reply = self.reader.next()?;
         let more = reply.is_some() && !self.reader.is_empty();
         if self.pending() < 1 + usize::from(more) {
-            return Err(Cause::Garbage("more than was asked for".into()));
+            return Err(surplus());
         }
-        let Some(reply) = reply else {
-            return Ok(None);
-        };
-        self.active = Some(now);
-        let expected = self.expected.pop();
-        Ok(expected.map(|one| (reply, one.pending, one.at)))
+        if reply.is_some() {
+            self.active = Some(now);
+        }
+        Ok(reply)
     }
 
     /// The meaning of a reply. Learns from it how commands are sent. `key`: of the operation that waits for the reply,
@@ -178,6 +180,11 @@ impl Wire {
         let elsewhere = routed.then(|| Elsewhere::of(error, server))?;
         elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
     }
+}
+
+/// The cause if there are more replies than commands.
+fn surplus() -> Cause {
+    Cause::Garbage("more than was asked for".into())
 }
 
 #[cfg(test)]

@@ -18,13 +18,16 @@ use crate::values::arithmetic::NodeSet;
 impl<W> Core<W> {
     pub(super) fn lead(&mut self, now: Instant) -> Next {
         let overdue = now.checked_sub(self.timeouts.node);
-        self.look_at_masters(now);
-        loop {
+        'again: loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
                 let mut retries = false;
                 if node.is_connected() {
                     let wire = node.wire();
+                    if wire.address.has_moved() {
+                        self.leave(at, now);
+                        continue 'again;
+                    }
                     if wire.has_pending_since(overdue) || wire.wants_probe() {
                         return self.probe(at, now);
                     }
@@ -39,10 +42,9 @@ impl<W> Core<W> {
                 }
             }
             let wants = self.survey(now);
-            let owing = wants.owing;
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
-            let waits = self.reader.replies_flowing() && !owing.is_empty();
+            let waits = self.reader.replies_flowing() && !wants.owing.is_empty();
             let send = match waits {
                 true => releases,
                 false => wants.send.or(releases),
@@ -61,28 +63,23 @@ impl<W> Core<W> {
                 return self.settle(now);
             }
             if now >= wants.ends {
-                // This thread may have been suspended. Replies that arrived meanwhile still count.
-                let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(wants.ends);
-                match owing.iter().find(is_unprobed) {
-                    Some(node) => return self.probe(node, now),
-                    None => self.expire(now),
+                if let Some(node) = self.unprobed(wants.owing, wants.ends) {
+                    return self.probe(node, now);
                 }
+                self.expire(now);
                 continue;
             }
             self.reconnect_lacking(wants.lacking);
-            if !owing.is_empty() {
-                return self.recv(owing, wants.ends, now);
+            if !wants.owing.is_empty() {
+                return self.recv(wants.owing, wants.ends, now);
             }
             return Next::Wait { until: wants.ends };
         }
     }
 
-    /// Finds nodes that may no longer be masters, and leaves those that are not (rule R43).
-    fn look_at_masters(&mut self, now: Instant) {
-        let has_moved = |node: &Node| node.is_connected() && node.wire().address.has_moved();
-        while let Some(at) = self.nodes.iter().position(has_moved)
-            && let Some(cause) = self.nodes[at].wire_mut().address.take_moved()
-        {
+    /// Leaves a node that is no longer a master (rule R43).
+    fn leave(&mut self, at: usize, now: Instant) {
+        if let Some(cause) = self.nodes[at].wire_mut().address.take_moved() {
             self.sever(at, cause, now);
         }
     }
@@ -144,6 +141,13 @@ impl<W> Core<W> {
     fn is_written_off(&self, at: usize) -> bool {
         let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
         !acquires.any(|one| one.sent_to.has(at) && !mutant(Mutant::LeaveBeforeUndo))
+    }
+
+    /// Returns a node that was not probed since the time of operations was over. This thread may have been suspended:
+    /// replies that arrived meanwhile still count.
+    fn unprobed(&self, owing: NodeSet, ended: Instant) -> Option<usize> {
+        let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(ended);
+        owing.iter().find(is_unprobed)
     }
 
     fn probe(&mut self, node: usize, now: Instant) -> Next {

@@ -31,6 +31,7 @@ impl<W> Core<W> {
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
+            self.nodes[at].heard(now);
             if let Some(event) = self.nodes[at].take_step(now) {
                 self.events.push(at, Some(event), now);
                 self.gives_no_votes(at, now);
@@ -106,7 +107,7 @@ impl<W> Core<W> {
         };
         let wire = self.nodes[at].wire_mut();
         match wire.class_of(&reply, &command, key, &self.operations.prefix) {
-            ReplyClass::Vote => return self.answered(at, slot, reply, command, now),
+            ReplyClass::Vote => return self.answered(at, slot, reply, &command, now),
             ReplyClass::Elsewhere(cause) => self.is_elsewhere(at, slot, cause, command, now),
             ReplyClass::SendAgain(lack) => {
                 self.events.lacks(at, lack, now);
@@ -123,7 +124,7 @@ impl<W> Core<W> {
         at: usize,
         slot: Option<usize>,
         reply: Reply,
-        command: SentCommand,
+        command: &SentCommand,
         now: Instant,
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
@@ -147,17 +148,19 @@ impl<W> Core<W> {
             self.nodes[at].set_useful();
         }
         self.events.notice(at, key, action, &vote, now);
-        self.defer(at, &vote, &command, now);
+        self.defer(at, &vote, command, now);
         match (slot, vote) {
             (Some(slot), vote) => self.vote(slot, at, vote, now),
             (None, Vote::Sever(cause)) => {
-                let owed = command.owed;
+                let owed = command.owed.clone();
                 self.add_debt(at, owed.filter(|_| !mutant(Mutant::DropWithReply)));
                 self.sever(at, cause, now);
                 false
             }
             (None, Vote::Granted(NOTIFIED)) => {
-                self.operations.notified_elsewhere.add(command.owed);
+                self.operations
+                    .notified_elsewhere
+                    .add(command.owed.as_ref());
                 true
             }
             (None, _) => true,

@@ -61,6 +61,10 @@ impl<W> Operation<W> {
     fn certain_verdict(&self, view: &View) -> Option<Verdict> {
         let question = self.op.action.question();
         let mut tally = self.tally();
+        let known = tally.verdict(question, view.nodes);
+        if let Some(Verdict::Yes | Verdict::No) = known {
+            return known;
+        }
         for node in self.absent(view).iter() {
             if mutant(Mutant::NoWithoutQuorum) {
                 tally.refuse(node);
@@ -68,10 +72,7 @@ impl<W> Operation<W> {
             tally.fail(node);
         }
         let verdict = match tally.verdict(question, view.nodes) {
-            Some(Verdict::Unavailable) if !self.is_expired() => self
-                .tally()
-                .verdict(question, view.nodes)
-                .filter(|verdict| *verdict == Verdict::Unavailable),
+            Some(Verdict::Unavailable) if !self.is_expired() => known,
             verdict => verdict,
         };
         // Nodes that the operation is not for give no votes.
@@ -156,7 +157,8 @@ impl<W> Operation<W> {
             Verdict::Unavailable => Outcome::Unavailable {
                 errors: self
                     .votes
-                    .errors(self.op.action.question(), self.sent_to, nodes),
+                    .errors(self.op.action.question(), self.sent_to, nodes)
+                    .into(),
                 closed: self.is_acquire() && self.failed_by_closing(nodes.len()),
                 useless: self.schedule.expiry == Expiry::Useless,
             },
