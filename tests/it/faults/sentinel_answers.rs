@@ -25,6 +25,8 @@ struct Fake {
 struct Says {
     /// The master's port, or an error.
     master: Result<u16, &'static str>,
+    /// The reply to `SENTINEL MYID`, which old sentinels do not have.
+    id: Option<&'static str>,
     /// Before each reply.
     delay: Duration,
 }
@@ -34,6 +36,7 @@ impl Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let says = Says {
             master: Ok(master),
+            id: None,
             delay: Duration::ZERO,
         };
         let fake = Fake {
@@ -61,6 +64,10 @@ impl Fake {
             while let Some((words, length)) = command(&received) {
                 received.drain(..length);
                 let reply = match (&*words[0], says.master) {
+                    ("SENTINEL", _) if words[1] == "MYID" => match says.id {
+                        Some(id) => format!("${}\r\n{id}\r\n", id.len()),
+                        None => "-ERR Unknown sentinel subcommand 'MYID'\r\n".to_owned(),
+                    },
                     ("SENTINEL", Ok(port)) => {
                         let port = port.to_string();
                         format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
@@ -340,6 +347,27 @@ fn a_sentinel_that_is_given_twice_has_one_vote() {
                 .is_ok_and(|lock| lock.is_some())
         });
     }
+}
+
+/// It is recognized by its ID, as with IPv4 and IPv6.
+#[test]
+fn a_sentinel_that_is_given_by_two_addresses_has_one_vote() {
+    let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    let ids = ["0123456789abcdef0123456789abcdef01234567", "f"];
+    for (fake, id) in fakes.iter().zip([0, 0, 1]) {
+        fake.say(|says| says.id = Some(ids[id]));
+    }
+    fakes[2].say(|says| says.master = Ok(servers[1].port()));
+    eventually("the error says so", || {
+        let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+        text.contains("is another name of one of these")
+    });
+    assert!(servers.iter().all(|server| server.keys().is_empty()));
+    fakes[2].say(|says| says.master = Ok(servers[0].port()));
+    eventually("it is granted where both name the same", || {
+        let lock = redlock.try_acquire("a", TTL);
+        lock.is_ok_and(|lock| lock.is_some())
+    });
 }
 
 /// A process without a socket cannot ask, and the sentinels are not silent for that.
