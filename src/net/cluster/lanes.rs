@@ -420,6 +420,11 @@ impl lane_choice::LaneSource for &Lanes {
         self.base.places().get(node)?.cluster()?.map()
     }
 
+    fn name(&self, node: usize, server: &Endpoint) -> Endpoint {
+        let cluster = self.base.places().get(node).and_then(Place::cluster);
+        cluster.map_or_else(|| server.clone(), |cluster| cluster.name_of(server))
+    }
+
     fn lead(&mut self, lane: &Arc<Lane>, node: usize, slot: u16, server: &Endpoint) {
         if let Some(place) = lane.places().get(node) {
             place.lead_to(slot);

@@ -229,7 +229,7 @@ pub(super) mod tests {
         assert_eq!(found(), ["m", "again", "differs", "m"]);
         let found = found_with(Mutant::AddressIsSentinel, found);
         assert_eq!(found, ["m", "m", "n", "again"]);
-        // Of three addresses of a name two are of one sentinel.
+        // Two of three addresses of a name are those of one sentinel.
         assert_eq!(opinions([&["1xm", "2xm", "3yn"]]), ["unclear"]);
     }
 

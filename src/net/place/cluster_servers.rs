@@ -102,7 +102,10 @@ impl ClusterServers {
     /// Records that the server at `from` reported `to` as the slot's owner.
     pub(crate) fn moved(&self, slot: u16, from: &str, to: Endpoint) {
         if url::is_host(&to.0) {
-            let changed = lock(&self.known).moved(slot, from, to, clock::instant());
+            let mut known = lock(&self.known);
+            let to = known.names.of(to);
+            let changed = known.moved(slot, from, to, clock::instant());
+            drop(known);
             self.has_changed(changed);
         }
     }
@@ -259,7 +262,22 @@ impl ClusterServers {
         let repeats = map.servers().any(|(host, _)| secret.is_in_host(host));
         match repeats {
             true => Err(no_map()),
-            false => Ok(map),
+            false => {
+                let mut known = lock(&self.known);
+                Ok(Arc::new(known.names.unify(map, clock::instant())))
+            }
+        }
+    }
+
+    /// The name by which the server is known that a redirect names like this.
+    pub(crate) fn name_of(&self, endpoint: &Endpoint) -> Endpoint {
+        lock(&self.known).names.of(endpoint.clone())
+    }
+
+    /// Notes that no connection to the server at this address came about.
+    pub(crate) fn has_failed(&self, addr: &ConnectionAddr) {
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = addr {
+            lock(&self.known).names.has_failed(&(host.clone(), *port));
         }
     }
 
@@ -346,7 +364,7 @@ fn slot_at(map: &SlotMap, address: &str) -> Option<u16> {
     map.shards().find(is_its)
 }
 
-fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<SlotMap>, Cause> {
+fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<SlotMap, Cause> {
     let asked = match peer.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
         _ => "",
@@ -360,7 +378,7 @@ fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<Arc<SlotMap>, Cause> {
         reader.next_by_element(&mut |range| ranges.add(range))
     })?;
     match reply {
-        Reply::Array(_) => Ok(Arc::new(ranges.map())),
+        Reply::Array(_) => Ok(ranges.map()),
         Reply::Error(text) => Err(Cause::refused(&text)),
         _ => Err(no_map()),
     }

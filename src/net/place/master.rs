@@ -107,6 +107,9 @@ impl Directory {
                 Ok((connection, Handshake { found, ..handshake }))
             }
             Err(cause) => {
+                if let Some((cluster, _)) = self.shard() {
+                    cluster.has_failed(&named.addr);
+                }
                 let cause = match cause {
                     Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
                     cause => cause,

@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 29] = [
+const ELSEWHERE: [Mutant; 32] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -56,6 +56,9 @@ const ELSEWHERE: [Mutant; 29] = [
     Mutant::JoinedIsNew,
     Mutant::FewOpen,
     Mutant::FewAddressesAreMost,
+    Mutant::NamesAreServers,
+    Mutant::NameIsOfTwo,
+    Mutant::TwoOfOneName,
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
     Mutant::MovedBeatsMap,

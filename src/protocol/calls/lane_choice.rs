@@ -68,6 +68,9 @@ pub(crate) trait LaneSource {
     /// The map of a node's Cluster.
     fn map(&self, node: usize) -> Option<Arc<SlotMap>>;
 
+    /// The name by which a node's server is known that a redirect names like this.
+    fn name(&self, node: usize, server: &Endpoint) -> Endpoint;
+
     /// Has a slot lead a lane to this server of a node, which owns the slot, and ends its connection to another one. (The
     /// slot that led the lane before may have moved elsewhere.)
     fn lead(&mut self, lane: &Self::Lane, node: usize, slot: u16, server: &Endpoint);
@@ -107,9 +110,11 @@ pub(crate) trait LaneSource {
                 pause,
                 node,
                 to,
-            } => self
-                .lane_to((node, &to), slot)
-                .map(|lane| (lane, op, pause)),
+            } => {
+                let to = self.name(node, &to);
+                let lane = self.lane_to((node, &to), slot);
+                lane.map(|lane| (lane, op.at(&to), pause))
+            }
             NextHop::Nowhere => None,
         };
         let debts = match next {
@@ -125,12 +130,13 @@ pub(crate) trait LaneSource {
     /// The lane of a release that no call waits for.
     fn lane_of(&mut self, release: &OwedRelease) -> Self::Lane {
         let (node, slot) = (release.node, release.slot());
-        let to = release.to.as_ref();
-        let lane = to.and_then(|to| self.lane_to((node, to), slot));
+        let [to, moved] =
+            [&release.to, &release.moved].map(|to| Some(self.name(node, to.as_ref()?)));
+        let lane = to.and_then(|to| self.lane_to((node, &to), slot));
         let lane = lane.unwrap_or_else(|| self.lane(slot));
         // The lane may still be connected to the server that has redirected the release. If no operation may be sent there,
         // no answer ends that connection.
-        if let (Some(to), Some(map)) = (&release.moved, self.map(node))
+        if let (Some(to), Some(map)) = (&moved, self.map(node))
             && map.master(slot) == Some(to)
         {
             self.lead(&lane, node, slot, to);
@@ -145,7 +151,8 @@ pub(crate) trait LaneSource {
             if let Hint::Moved(_, to) = &elsewhere.hint {
                 let lane = self.lane(slot);
                 if is_from(&lane) {
-                    self.lead(&lane, node, slot, to);
+                    let to = self.name(node, to);
+                    self.lead(&lane, node, slot, &to);
                 }
             }
         }

@@ -2,17 +2,21 @@
 //! the keys of its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(crate) use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
+use crate::protocol::mutants::{Mutant, mutant};
 
 /// The number of slots.
 pub(crate) const SLOTS: u16 = 16384;
 
 /// The maximum number of servers of a Cluster.
-const MOST_SERVERS: usize = 16384;
+pub(crate) const MOST_SERVERS: usize = 16384;
+/// The length of a server's ID, in hexadecimal digits.
+const ID_LENGTH: usize = 40;
 
 /// The slot of a key, by its tag if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
@@ -33,6 +37,23 @@ pub(crate) struct SlotMap {
     replicas: Vec<Endpoint>,
     /// By the last slot of each range: the first one, and the index of the master.
     ranges: BTreeMap<u16, (u16, usize)>,
+    /// The servers with an ID, by the names that the map gives them.
+    entries: BTreeMap<Endpoint, ServerEntry>,
+}
+
+/// A server, whatever it is called. (Two processes may have one ID, at two addresses, after a restart elsewhere.)
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServerId {
+    id: String,
+    address: (IpAddr, u16),
+}
+
+/// A server's entry in a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerEntry {
+    pub(crate) server: ServerId,
+    /// Whether the entry has a host. Otherwise the host is that of the server that was asked.
+    pub(crate) is_named: bool,
 }
 
 impl SlotMap {
@@ -104,6 +125,25 @@ impl SlotMap {
         self.ranges.insert(slot, (slot, to));
     }
 
+    /// Takes the entries of servers with an ID out of the map.
+    pub(crate) fn take_entries(&mut self) -> BTreeMap<Endpoint, ServerEntry> {
+        std::mem::take(&mut self.entries)
+    }
+
+    /// Gives servers other names, unless two of them would have the same one.
+    pub(crate) fn rename(&mut self, names: &BTreeMap<Endpoint, Endpoint>) {
+        fn name<'a>(names: &'a BTreeMap<Endpoint, Endpoint>, own: &'a Endpoint) -> &'a Endpoint {
+            names.get(own).unwrap_or(own)
+        }
+        let own: BTreeSet<&Endpoint> = self.servers().collect();
+        let new: BTreeSet<&Endpoint> = own.iter().map(|own| name(names, own)).collect();
+        if new.len() == own.len() || mutant(Mutant::TwoOfOneName) {
+            for server in self.masters.iter_mut().chain(&mut self.replicas) {
+                *server = name(names, server).clone();
+            }
+        }
+    }
+
     fn range(&self, slot: u16) -> Option<(u16, (u16, usize))> {
         let (last, range) = self.ranges.range(slot..).next()?;
         (range.0 <= slot).then_some((*last, *range))
@@ -117,6 +157,8 @@ pub(crate) struct SlotRanges<'a> {
     asked: &'a str,
     masters: Indices,
     replicas: Indices,
+    /// The entry of each master and of each replica. `None`: it has no ID, or several.
+    entries: [Vec<Option<ServerEntry>>; 2],
 }
 
 /// The indices of servers, by host and port.
@@ -148,6 +190,7 @@ impl<'a> SlotRanges<'a> {
             asked,
             masters: Indices::default(),
             replicas: Indices::default(),
+            entries: Default::default(),
         }
     }
 
@@ -165,19 +208,47 @@ impl<'a> SlotRanges<'a> {
         };
         let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
         let (first, last) = (number(first)?, number(last)?);
-        let master = endpoint(master, self.asked)?;
-        let master = self.masters.of(master, &mut self.map.masters);
-        self.map.ranges.insert(last, (first, master));
+        let [masters, others] = &mut self.entries;
+        let name = endpoint(master, self.asked)?;
+        let index = self.masters.of(name, &mut self.map.masters);
+        self.map.ranges.insert(last, (first, index));
+        note(masters, index, server_entry(master));
         for replica in replicas {
-            let replica = endpoint(replica, self.asked)?;
-            self.replicas.of(replica, &mut self.map.replicas);
+            let name = endpoint(replica, self.asked)?;
+            let index = self.replicas.of(name, &mut self.map.replicas);
+            note(others, index, server_entry(replica));
         }
         let servers = self.map.masters.len() + self.map.replicas.len();
         (servers <= MOST_SERVERS).then_some(())
     }
 
-    pub(crate) fn map(self) -> SlotMap {
+    pub(crate) fn map(mut self) -> SlotMap {
+        let mut entries = BTreeMap::new();
+        for (name, entry) in self.map.servers().zip(self.entries.into_iter().flatten()) {
+            let before = entries.entry(name.clone()).or_insert_with(|| entry.clone());
+            if *before != entry {
+                *before = None;
+            }
+        }
+        // An ID of two servers is that of neither.
+        let mut counts = BTreeMap::new();
+        for entry in entries.values().flatten() {
+            *counts.entry(entry.server.id.clone()).or_insert(0) += 1;
+        }
+        let entries = entries.into_iter();
+        let entries = entries.filter_map(|(name, entry)| Some((name, entry?)));
+        let is_one = |(_, entry): &(_, ServerEntry)| counts.get(&entry.server.id) == Some(&1);
+        self.map.entries = entries.filter(is_one).collect();
         self.map
+    }
+}
+
+/// Notes the entry of the server of this index. One that has two has none.
+fn note(all: &mut Vec<Option<ServerEntry>>, index: usize, entry: Option<ServerEntry>) {
+    match all.get_mut(index) {
+        Some(before) if *before != entry => *before = None,
+        Some(_) => {}
+        None => all.push(entry),
     }
 }
 
@@ -200,6 +271,41 @@ pub(crate) fn combinations(maps: &[Arc<SlotMap>]) -> Vec<u16> {
 /// The message about a Cluster that has no server for some slots.
 pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
+}
+
+/// The server in an entry of a map: its ID is the third item. Behind that is its IP address, if that is not its host.
+fn server_entry(entry: &Reply) -> Option<ServerEntry> {
+    let Reply::Array(entry) = entry else {
+        return None;
+    };
+    let [host, Reply::Int(port), Reply::Bulk(id), more @ ..] = &entry[..] else {
+        return None;
+    };
+    let text = |reply: &Reply| match reply {
+        Reply::Bulk(text) => String::from_utf8(text.clone()).ok(),
+        _ => None,
+    };
+    let id = str::from_utf8(id).ok()?;
+    let is_id = id.len() == ID_LENGTH && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
+    let announced = match more {
+        [Reply::Array(fields)] => {
+            let mut pairs = fields.chunks_exact(2);
+            let ip = pairs.find(|pair| matches!(&pair[0], Reply::Bulk(name) if name == b"ip"));
+            ip.and_then(|pair| text(&pair[1]))
+        }
+        _ => None,
+    };
+    let ip = announced.or_else(|| host.clone())?;
+    let ip: IpAddr = ip.parse().ok().filter(|_| is_id)?;
+    let server = ServerId {
+        id: id.to_owned(),
+        address: (ip.to_canonical(), u16::try_from(*port).ok()?),
+    };
+    Some(ServerEntry {
+        server,
+        is_named: host.is_some(),
+    })
 }
 
 /// The address in a server's entry. Without a host it is that of the server that was asked.

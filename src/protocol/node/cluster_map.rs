@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::commands::slots::{Endpoint, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::server_names::ServerNames;
 
 /// How many of the servers are asked, once they are learnt.
 const ASKED: usize = 3;
@@ -24,6 +25,7 @@ pub(crate) struct ClusterMap {
     asked: Option<Instant>,
     /// Single slots that servers reported to have moved, since then or a short time before.
     moved: BTreeMap<u16, Moved>,
+    pub(crate) names: ServerNames,
     /// The server that is asked first, and since when it is.
     turn: usize,
     turned: Option<Instant>,

@@ -7,6 +7,7 @@
 //! - `directory_questions`: the questions to these servers, which callers share, and when each is asked
 //! - `found_master`: the master that these answers name, and for how long that counts
 //! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
+//! - `server_names`: one name for each server of a Redis Cluster
 //! - `map_refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master
 //! - `restart_guard`: when a restarted or replaced server may vote
@@ -43,6 +44,7 @@ pub(crate) mod pending;
 pub(crate) mod read_order;
 pub(crate) mod reconnect;
 pub(crate) mod restart_guard;
+pub(crate) mod server_names;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;

@@ -121,6 +121,14 @@ impl Op {
         }
     }
 
+    /// The operation for a server that was named, under this name.
+    pub(crate) fn at(mut self, server: &Endpoint) -> Op {
+        if let Some(named) = &mut self.named {
+            named.server = server.clone();
+        }
+        self
+    }
+
     /// Sets the server that was named ([`Op::named`]).
     pub(crate) fn named(self, named: Option<Named>) -> Op {
         let named = named.map(Box::new);

@@ -5,7 +5,7 @@ use crate::support;
 use std::time::Duration;
 
 use redlock_sync::Redlock;
-use support::clusters::Cluster;
+use support::clusters::{Cluster, Plan};
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -47,5 +47,48 @@ fn a_kept_lock_does_not_need_the_silent_server_that_has_given_its_slot_away() {
     cluster.nodes[0].resume();
     assert!(!is_lost, "{:?}", lock.lost());
     drop(lock);
+    cluster.nothing_is_left();
+}
+
+/// The setting is changed server by server. Meanwhile some name a master by its address, and others by its host name.
+#[test]
+fn locks_are_kept_and_granted_while_servers_name_each_other_differently() {
+    let cluster = Cluster::with(Plan {
+        masters: 3,
+        args: &["--cluster-announce-hostname", "localhost"],
+        ..Plan::default()
+    });
+    cluster.knows_all_hostnames();
+    let redlock = cluster.client();
+    let names = [0, 1, 2].map(|master| cluster.name(master));
+    let keep = |name: &String| {
+        let lock = redlock.acquire(name, 6 * S).unwrap();
+        lock.keep_alive(LONG).unwrap()
+    };
+    let locks = names.each_ref().map(keep);
+    let goes_on = || {
+        for name in &names {
+            take(&redlock, &format!("{{{name}}}:x")).release().unwrap();
+        }
+    };
+    for (changed, node) in cluster.nodes.iter().enumerate() {
+        let setting = "cluster-preferred-endpoint-type";
+        node.command(&["CONFIG", "SET", setting, "hostname"]);
+        // After the first one, longer than a lock lasts by itself.
+        for _ in 0..if changed == 0 { 8 } else { 2 } {
+            assert!(locks.iter().all(|lock| !lock.wait_lost(S / 3)));
+            goes_on();
+        }
+    }
+    // A redirect has another name than that by which the server is known.
+    cluster.move_slot(&names[0], 1);
+    goes_on();
+    let moving = cluster.begin_to_move(&names[1], 2);
+    goes_on();
+    moving.give_up();
+    assert!(locks.iter().all(|lock| lock.lost().is_none()));
+    for lock in locks {
+        lock.release().unwrap();
+    }
     cluster.nothing_is_left();
 }

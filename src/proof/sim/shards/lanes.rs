@@ -175,6 +175,10 @@ impl LaneSource for OfProcess<'_> {
         self.world.processes[self.p].maps[cluster].map().cloned()
     }
 
+    fn name(&self, _: usize, server: &Endpoint) -> Endpoint {
+        server.clone()
+    }
+
     fn lead(&mut self, lane: &usize, node: usize, slot: u16, to: &Endpoint) {
         self.world.lead(self.p, *lane, (node, slot), to);
     }
