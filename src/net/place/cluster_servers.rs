@@ -269,7 +269,7 @@ impl ClusterServers {
         }
     }
 
-    /// The name by which the server is known that a redirect names like this.
+    /// The known name of a server that a redirect names like this.
     pub(crate) fn name_of(&self, endpoint: &Endpoint) -> Endpoint {
         lock(&self.known).names.of(endpoint.clone())
     }

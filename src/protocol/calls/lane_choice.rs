@@ -68,7 +68,7 @@ pub(crate) trait LaneSource {
     /// The map of a node's Cluster.
     fn map(&self, node: usize) -> Option<Arc<SlotMap>>;
 
-    /// The name by which a node's server is known that a redirect names like this.
+    /// The known name of a server of this node that a redirect names like this.
     fn name(&self, node: usize, server: &Endpoint) -> Endpoint;
 
     /// Has a slot lead a lane to this server of a node, which owns the slot, and ends its connection to another one. (The

@@ -291,8 +291,10 @@ fn server_entry(entry: &Reply) -> Option<ServerEntry> {
     let announced = match more {
         [Reply::Array(fields)] => {
             let mut pairs = fields.chunks_exact(2);
-            let ip = pairs.find(|pair| matches!(&pair[0], Reply::Bulk(name) if name == b"ip"));
-            ip.and_then(|pair| text(&pair[1]))
+            pairs.find_map(|pair| match pair {
+                [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
+                _ => None,
+            })
         }
         _ => None,
     };

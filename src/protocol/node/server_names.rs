@@ -12,7 +12,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 /// How long a name stays that no map uses, though maps use another one for that server.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// The name by which each server is known, by its ID and IP address. A restarted server has its ID at another address, too.
+/// The known name of each server, by its ID and IP address. A restarted server has its ID at another address, too.
 #[derive(Debug, Default)]
 pub(crate) struct ServerNames {
     known: BTreeMap<ServerId, KnownName>,

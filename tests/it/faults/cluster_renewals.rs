@@ -80,7 +80,7 @@ fn locks_are_kept_and_granted_while_servers_name_each_other_differently() {
             goes_on();
         }
     }
-    // A redirect has another name than that by which the server is known.
+    // A redirect has another name than the first one that was heard.
     cluster.move_slot(&names[0], 1);
     goes_on();
     let moving = cluster.begin_to_move(&names[1], 2);
