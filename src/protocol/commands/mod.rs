@@ -5,6 +5,7 @@
 //! - `resp`: the wire protocol (`sha1`: hashes of scripts)
 //! - `server_info`: the fields of INFO
 //! - `companions`: the keys beside a lock's
+//! - `server_entry`: the ID of a server in the map of a Redis Cluster
 //! - `slots`: which server of a Redis Cluster owns a key
 //! - `witness_keys`: the keys that a witness may have there
 //! - `node_queue`: the processes that wait for a lock, as its nodes report them
@@ -24,6 +25,7 @@ pub(crate) mod node_queue;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;
+pub(crate) mod server_entry;
 pub(crate) mod server_info;
 pub(crate) mod sha1;
 pub(crate) mod slots;

@@ -2,12 +2,12 @@
 //! the keys of its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(crate) use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::server_entry::{ServerEntry, server_entry};
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// The number of slots.
@@ -15,8 +15,6 @@ pub(crate) const SLOTS: u16 = 16384;
 
 /// The maximum number of servers of a Cluster.
 pub(crate) const MOST_SERVERS: usize = 16384;
-/// The length of a server's ID, in hexadecimal digits.
-const ID_LENGTH: usize = 40;
 
 /// The slot of a key, by its tag if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
@@ -39,21 +37,6 @@ pub(crate) struct SlotMap {
     ranges: BTreeMap<u16, (u16, usize)>,
     /// The servers with an ID, by the names that the map gives them.
     entries: BTreeMap<Endpoint, ServerEntry>,
-}
-
-/// A server, whatever it is called. (Two processes may have one ID, at two addresses, after a restart elsewhere.)
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ServerId {
-    id: String,
-    address: (IpAddr, u16),
-}
-
-/// A server's entry in a map.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerEntry {
-    pub(crate) server: ServerId,
-    /// Whether the entry has a host. Otherwise the host is that of the server that was asked.
-    pub(crate) is_named: bool,
 }
 
 impl SlotMap {
@@ -271,43 +254,6 @@ pub(crate) fn combinations(maps: &[Arc<SlotMap>]) -> Vec<u16> {
 /// The message about a Cluster that has no server for some slots.
 pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
-}
-
-/// The server in an entry of a map: its ID is the third item. Behind that is its IP address, if that is not its host.
-fn server_entry(entry: &Reply) -> Option<ServerEntry> {
-    let Reply::Array(entry) = entry else {
-        return None;
-    };
-    let [host, Reply::Int(port), Reply::Bulk(id), more @ ..] = &entry[..] else {
-        return None;
-    };
-    let text = |reply: &Reply| match reply {
-        Reply::Bulk(text) => String::from_utf8(text.clone()).ok(),
-        _ => None,
-    };
-    let id = str::from_utf8(id).ok()?;
-    let is_id = id.len() == ID_LENGTH && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
-    let announced = match more {
-        [Reply::Array(fields)] => {
-            let mut pairs = fields.chunks_exact(2);
-            pairs.find_map(|pair| match pair {
-                [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
-                _ => None,
-            })
-        }
-        _ => None,
-    };
-    let ip = announced.or_else(|| host.clone())?;
-    let ip: IpAddr = ip.parse().ok().filter(|_| is_id)?;
-    let server = ServerId {
-        id: id.to_owned(),
-        address: (ip.to_canonical(), u16::try_from(*port).ok()?),
-    };
-    Some(ServerEntry {
-        server,
-        is_named: host.is_some(),
-    })
 }
 
 /// The address in a server's entry. Without a host it is that of the server that was asked.

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::slots::{Endpoint, MOST_SERVERS, ServerId, SlotMap};
+use crate::protocol::commands::server_entry::ServerId;
+use crate::protocol::commands::slots::{Endpoint, MOST_SERVERS, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// How long a name stays that no map uses, though maps use another one for that server.

@@ -1,0 +1,60 @@
+//! The ID and the IP address in a server's entry of CLUSTER SLOTS.
+
+use std::net::IpAddr;
+
+use crate::protocol::commands::resp::Reply;
+
+/// The length of a server's ID, in hexadecimal digits.
+const ID_LENGTH: usize = 40;
+
+/// A server, whatever it is called. (Two processes may have one ID, at two addresses, after a restart elsewhere.)
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServerId {
+    pub(crate) id: String,
+    address: (IpAddr, u16),
+}
+
+/// A server's entry in a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerEntry {
+    pub(crate) server: ServerId,
+    /// Whether the entry has a host. Otherwise the host is that of the server that was asked.
+    pub(crate) is_named: bool,
+}
+
+/// The server in an entry of a map: its ID is the third item. Behind that is its IP address, if that is not its host.
+pub(crate) fn server_entry(entry: &Reply) -> Option<ServerEntry> {
+    let Reply::Array(entry) = entry else {
+        return None;
+    };
+    let [host, Reply::Int(port), Reply::Bulk(id), more @ ..] = &entry[..] else {
+        return None;
+    };
+    let text = |reply: &Reply| match reply {
+        Reply::Bulk(text) => String::from_utf8(text.clone()).ok(),
+        _ => None,
+    };
+    let id = str::from_utf8(id).ok()?;
+    let is_id = id.len() == ID_LENGTH && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
+    let announced = match more {
+        [Reply::Array(fields)] => {
+            let mut pairs = fields.chunks_exact(2);
+            pairs.find_map(|pair| match pair {
+                [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
+                _ => None,
+            })
+        }
+        _ => None,
+    };
+    let ip = announced.or_else(|| host.clone())?;
+    let ip: IpAddr = ip.parse().ok().filter(|_| is_id)?;
+    let server = ServerId {
+        id: id.to_owned(),
+        address: (ip.to_canonical(), u16::try_from(*port).ok()?),
+    };
+    Some(ServerEntry {
+        server,
+        is_named: host.is_some(),
+    })
+}
