@@ -13,7 +13,7 @@ pub use crate::settings::environment::{
 };
 pub use crate::settings::time::{LONGEST_TIME, parse_time};
 use crate::values::label::Label;
-use crate::{Error, Finding, Holder, Inspection, Listing, Redlock, Report};
+use crate::{Error, Finding, Holder, Inspection, Listing, NodeErrors, Redlock, Report};
 
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = Label::MAX;
@@ -44,6 +44,11 @@ pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
 /// majority needs nodes that are away, those have the time of one try to connect.
 pub fn wait_released(redlock: &Redlock, name: &[u8], time: Duration) -> bool {
     redlock.wait_owed(name, time)
+}
+
+/// Whether it may help to wait for nodes that have failed.
+pub fn may_pass(nodes: &NodeErrors) -> bool {
+    nodes.may_pass()
 }
 
 /// The holder as it is shown, without the status behind it: whether it has left the lock.

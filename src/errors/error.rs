@@ -295,6 +295,12 @@ impl NodeErrors {
         self.permanent
     }
 
+    /// Whether waiting may help: the nodes do not refuse for good, or only for want of a right, which may be given back.
+    pub(crate) fn may_pass(&self) -> bool {
+        let passes = |error: &NodeError| !error.cause.is_final() || error.cause.meaning().passes();
+        !self.permanent || self.nodes.iter().all(passes)
+    }
+
     /// The failed nodes' indices (in the order of [`Redlock::new`](crate::Redlock::new)) and causes.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &dyn StdError)> {
         self.nodes

@@ -1,5 +1,6 @@
 //! The processes that wait for a lock, by the queue beside it on a node.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -50,11 +51,14 @@ impl Waiters {
         let score: Option<f64> = score.and_then(|score| score.parse().ok());
         let arrived = score.and_then(|score| Duration::try_from_secs_f64(score / 1000.0).ok());
         let members = items.iter().step_by(2);
+        // A process may wait with several labels.
+        let processes = members
+            .clone()
+            .map(|member| node_queue::member_parts(member).0);
+        let labels = members.filter_map(|member| node_queue::label_of(member));
         Waiters {
-            count: items.len() / 2,
-            labels: members
-                .filter_map(|member| node_queue::label_of(member))
-                .collect(),
+            count: processes.collect::<BTreeSet<_>>().len(),
+            labels: labels.collect(),
             since: arrived.and_then(|arrived| UNIX_EPOCH.checked_add(arrived)),
         }
     }
@@ -98,10 +102,12 @@ mod tests {
     #[test]
     fn the_longest_queue_counts_and_the_first_arrival() {
         let queue = |scores: &[&str]| {
-            let pair = |score: &&str| {
-                [&b"redlock:3f"[..], score.as_bytes()].map(|text| Reply::Bulk(text.to_vec()))
+            let pair = |(at, score): (usize, &&str)| {
+                let member = format!("redlock:{at:x}");
+                [&*member, score].map(|text| Reply::Bulk(text.into()))
             };
-            Waiters::of_reply(&Reply::Array(scores.iter().flat_map(pair).collect()))
+            let pairs = scores.iter().enumerate().flat_map(pair);
+            Waiters::of_reply(&Reply::Array(pairs.collect()))
         };
         let (one, two) = (
             queue(&["5000"]).unwrap(),
@@ -118,12 +124,17 @@ mod tests {
                 since: None
             })
         );
+        // A process that waits with two labels is one.
+        let members = ["redlock:3f a", "1", "redlock:3f b", "2", "redlock:4f", "3"];
+        let waiting = Waiters::of_members(&members.map(|text| text.as_bytes().to_vec()));
+        assert_eq!((waiting.count(), waiting.labels().count()), (2, 2));
         for odd in ["", "-1", "nan", "inf", "1e300"] {
             assert_eq!(queue(&[odd]).unwrap().since, None, "{odd}");
         }
         assert_eq!(Waiters::of_reply(&Reply::Error("NOPERM no".into())), None);
         assert_eq!(Waiters::of_reply(&Reply::Array(vec![Reply::Int(1)])), None);
     }
+
     /// Labels of two nodes are not mixed: there are no more than processes.
     #[test]
     fn the_labels_are_those_of_the_longest_queue() {
@@ -145,10 +156,14 @@ mod tests {
     fn a_long_queue_with_long_labels_is_read() {
         let label = Label::parse(&[b'x'; Label::MAX]).unwrap();
         let prefix = Prefix::new(&"p".repeat(Prefix::MAX));
-        let member = node_queue::member(Channel::new([7; 16]), &prefix, Some(&label));
+        let member = |number: u128| {
+            node_queue::member(Channel::new(number.to_be_bytes()), &prefix, Some(&label))
+        };
+        let members: Vec<Vec<u8>> = (0..300).map(member).collect();
         // The script has these numbers.
-        assert_eq!(member.len() + 1, 170);
-        let items: Vec<&[u8]> = [&member[..], b"1.7976931348623157e+308"].repeat(300);
+        assert_eq!(members[0].len() + 1, 170);
+        let pair = |member| [member, &b"1.7976931348623157e+308"[..]];
+        let items: Vec<&[u8]> = members.iter().flat_map(|member| pair(&**member)).collect();
         let mut reply = Vec::new();
         resp::pack(&mut reply, &[&items], None);
         let mut reader = ReplyReader::default();

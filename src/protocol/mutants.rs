@@ -184,6 +184,7 @@ mutants! {
     NewestCounts: R43 = "several answers together are as old as the newest",
     JoinedIsNew: R43 = "an answer to another thread's question is as old as the caller",
     FewOpen: R43 = "a master that few name counts at once",
+    NameOfRedirect: R43 = "an operation that is sent on names its server as the redirect does, though maps name it otherwise",
     NamesAreServers: R43 = "a server of a Cluster that its maps name differently counts as two",
     NameIsOfTwo: R43 = "a name that maps give to two servers of a Cluster makes one of them",
     TwoOfOneName: R43 = "two servers of one map are given one name",

@@ -119,6 +119,21 @@ fn a_lock_that_could_not_be_released_is_named() {
         "{text}"
     );
     assert!(text.contains("NOREPLICAS"), "{text}");
+    // So is one for which a right has gone for good.
+    set_replicas(&fleet, "0");
+    eventually("its ttl is over", || {
+        !fleet.servers[0].exists("shop:report")
+    });
+    std::fs::remove_file(&ends).unwrap();
+    let mut child = run_until(&fleet, &["--ttl", "4s"], &ends);
+    set_rights(&fleet, &["-@all", "+acl", "+info"]);
+    std::fs::write(&ends, "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let text = said(&mut child);
+    for part in ["shop:report stays locked for up to ", "NOPERM"] {
+        assert!(text.contains(part), "{text}");
+    }
+    set_rights(&fleet, &["+@all"]);
     // A signal ends the wait.
     set_replicas(&fleet, "0");
     eventually("its ttl is over", || {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::{escaped, human, wait_released};
+use redlock_sync::command::{escaped, human, may_pass, wait_released};
 use redlock_sync::{Error, KeptLock, Lock, LostReason, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
@@ -18,8 +18,8 @@ use crate::{End, LOST, report};
 
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The time for nodes that have refused the end of the lock for now: one that is well again is sent it once more. A
-/// script of others may keep one busy for seconds. (Nodes that are away have one try to connect: nothing shows that they
+/// The time for nodes that have refused the end of the lock for now, or for want of a right: one that is well again is sent
+/// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try to connect: nothing shows that they
 /// will be back, and a dead node does not hold up a script.)
 const LONGER: Duration = Duration::from_secs(10);
 /// The time that the nodes still have when a signal asks us to end.
@@ -106,8 +106,8 @@ pub(crate) fn say_lost(why: Option<LostReason>) {
 /// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
 fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
     let confirmed = |ended| match ended {
-        // Also what is refused for good: rights and passwords that are being changed are back soon.
-        Err(Error::Unavailable(_)) if waits() => Ok(()),
+        // What is refused for good, but for want of a right, does not end by waiting.
+        Err(Error::Unavailable(nodes)) if may_pass(&nodes) && waits() => Ok(()),
         ended => ended,
     };
     match rest.is_zero() {

@@ -257,8 +257,8 @@ impl Lanes {
     /// Sends a release to the server that has the key.
     fn deliver(&self, release: OwedRelease) {
         let slot = release.slot();
-        let lane = lane_choice::LaneSource::lane_of(&mut { self }, &release);
-        let answer = lane.driver.run(release.op.clone());
+        let (lane, op) = lane_choice::LaneSource::owed(&mut { self }, &release);
+        let answer = lane.driver.run(op);
         let places = lane.places();
         self.learn(places, slot, Redirect::of(&answer, slot));
         lane_choice::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);

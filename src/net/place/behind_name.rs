@@ -78,14 +78,17 @@ pub(super) fn is_v6(address: &Option<SocketAddr>) -> bool {
 /// The answers of the sentinels behind a name, by the numbers of their addresses.
 pub(super) type ToldByAddress = BTreeMap<usize, Told<AddressAnswer>>;
 
-/// The word of the name with these addresses, by the answers so far. A sentinel with several of the addresses has one.
+/// The word of the name with these addresses, by the answers so far. A sentinel with several of the
+/// addresses has one in each family.
 pub(super) fn word(
     addresses: &[Option<SocketAddr>],
     told: &ToldByAddress,
 ) -> (MasterAnswer<ConnectionAddr>, bool) {
     let answer = |at: &usize| told.get(at).and_then(|told| told.as_ref().ok());
     let is_first = |at: &usize| {
-        let before = (0..*at).filter_map(|earlier| answer(&earlier));
+        let family = |at: &usize| addresses.get(*at).map(is_v6);
+        let before = (0..*at).filter(|earlier| family(earlier) == family(at));
+        let before = before.filter_map(|earlier| answer(&earlier));
         answer(at).is_none_or(|one| !before.into_iter().any(|other| other.is_same(one)))
     };
     let each = addresses.iter().enumerate();
@@ -231,6 +234,28 @@ pub(super) mod tests {
         assert_eq!(found, ["m", "m", "n", "again"]);
         // Two of three addresses of a name are those of one sentinel.
         assert_eq!(opinions([&["1xm", "2xm", "3yn"]]), ["unclear"]);
+    }
+
+    /// One of two sentinels cannot be reached by IPv6, and the other one by IPv4: the second answer alone is that of few.
+    #[test]
+    fn of_a_name_with_two_families_each_counts_all_of_its_addresses() {
+        let v6 = |port| Some(SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port)));
+        let silent = || Err(Cause::NotConnected(Duration::ZERO, Duration::ZERO));
+        let told = [
+            Ok(answer(1, Some('x'), None)),
+            silent(),
+            Ok(AddressAnswer {
+                at: v6(1),
+                ..answer(1, Some('x'), None)
+            }),
+            Ok(AddressAnswer {
+                at: v6(2),
+                ..answer(2, Some('y'), Some('n'))
+            }),
+        ];
+        let told: ToldByAddress = told.into_iter().enumerate().collect();
+        let named = of_name(&[at(1), at(2), v6(1), v6(2)], told).ok().unwrap();
+        assert_eq!((named.master.is_some(), named.by_most), (true, false));
     }
 
     #[test]

@@ -274,10 +274,11 @@ impl ClusterServers {
         lock(&self.known).names.of(endpoint.clone())
     }
 
-    /// Notes that no connection to the server at this address came about.
-    pub(crate) fn has_failed(&self, addr: &ConnectionAddr) {
+    /// Notes whether the server at this address can be reached.
+    pub(crate) fn is_reached(&self, addr: &ConnectionAddr, is_reached: bool) {
         if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = addr {
-            lock(&self.known).names.has_failed(&(host.clone(), *port));
+            let name = (host.clone(), *port);
+            lock(&self.known).names.is_reached(&name, is_reached);
         }
     }
 

@@ -101,15 +101,19 @@ impl Directory {
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
         *lock(&self.shown) = found.address.clone();
+        let is_reached = connected
+            .as_ref()
+            .err()
+            .is_none_or(|cause| !cause.is_silence());
+        if let Some((cluster, _)) = self.shard() {
+            cluster.is_reached(&named.addr, is_reached);
+        }
         match connected {
             Ok((connection, handshake)) => {
                 let found = Some(found);
                 Ok((connection, Handshake { found, ..handshake }))
             }
             Err(cause) => {
-                if let Some((cluster, _)) = self.shard() {
-                    cluster.has_failed(&named.addr);
-                }
                 let cause = match cause {
                     Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
                     cause => cause,

@@ -79,7 +79,8 @@ const ELSEWHERE: [Mutant; 32] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 10] = [
+const SHARDS: [Mutant; 11] = [
+    Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,
     Mutant::RedirectKeepsToken,

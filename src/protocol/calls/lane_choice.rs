@@ -127,13 +127,17 @@ pub(crate) trait LaneSource {
         next
     }
 
-    /// The lane of a release that no call waits for.
-    fn lane_of(&mut self, release: &OwedRelease) -> Self::Lane {
+    /// A release that no call waits for, and its lane.
+    fn owed(&mut self, release: &OwedRelease) -> (Self::Lane, Op) {
         let (node, slot) = (release.node, release.slot());
         let [to, moved] =
             [&release.to, &release.moved].map(|to| Some(self.name(node, to.as_ref()?)));
-        let lane = to.and_then(|to| self.lane_to((node, &to), slot));
-        let lane = lane.unwrap_or_else(|| self.lane(slot));
+        let op = release.op.clone();
+        let importer = to.and_then(|to| Some((self.lane_to((node, &to), slot)?, to)));
+        let (lane, op) = match importer {
+            Some((lane, to)) => (lane, op.at(&to)),
+            None => (self.lane(slot), op),
+        };
         // The lane may still be connected to the server that has redirected the release. If no operation may be sent there,
         // no answer ends that connection.
         if let (Some(to), Some(map)) = (&moved, self.map(node))
@@ -141,7 +145,7 @@ pub(crate) trait LaneSource {
         {
             self.lead(&lane, node, slot, to);
         }
-        lane
+        (lane, op)
     }
 
     /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer: another slot

@@ -1,6 +1,6 @@
 //! The ID and the IP address in a server's entry of CLUSTER SLOTS.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use crate::protocol::commands::resp::Reply;
 

@@ -88,11 +88,13 @@ impl ServerNames {
         known.map_or(own, |known| known.name.clone())
     }
 
-    /// Notes that no connection to this name came about: if maps name that server differently, that name replaces it.
-    pub(crate) fn has_failed(&mut self, name: &Endpoint) {
+    /// Notes whether a server can be reached by this name. If not, and if maps name that server differently, that name
+    /// replaces it.
+    pub(crate) fn is_reached(&mut self, name: &Endpoint, is_reached: bool) {
         let server = self.owners.get(name);
-        if let Some(known) = server.and_then(|server| self.known.get_mut(server)) {
-            known.has_failed |= known.name == *name;
+        let known = server.and_then(|server| self.known.get_mut(server));
+        if let Some(known) = known.filter(|known| known.name == *name) {
+            known.has_failed = !is_reached;
         }
     }
 }
@@ -227,9 +229,9 @@ mod tests {
         assert_eq!(host(&mut known, A_NAMED, now + 2 * KEPT), "ha");
         assert_eq!(known.of(name("10.0.0.1")), name("ha"));
         // A failure of the other name means nothing.
-        known.has_failed(&name("10.0.0.1"));
+        known.is_reached(&name("10.0.0.1"), false);
         assert_eq!(host(&mut known, A, now + 2 * KEPT), "ha");
-        known.has_failed(&name("ha"));
+        known.is_reached(&name("ha"), false);
         assert_eq!(host(&mut known, A_NAMED, now + 2 * KEPT), "ha");
         assert_eq!(host(&mut known, A, now + 2 * KEPT), "10.0.0.1");
     }

@@ -123,7 +123,9 @@ impl Op {
 
     /// The operation for a server that was named, under this name.
     pub(crate) fn at(mut self, server: &Endpoint) -> Op {
-        if let Some(named) = &mut self.named {
+        if let Some(named) = &mut self.named
+            && !mutant(Mutant::NameOfRedirect)
+        {
             named.server = server.clone();
         }
         self

@@ -7,7 +7,7 @@ use super::super::basics::{MS, NODE_TIMEOUT};
 use super::super::client::token_id;
 use super::super::counts::trace;
 use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
-use super::servers::{SERVERS, address, server_at};
+use super::servers::{SERVERS, address, known_name, server_at};
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
@@ -176,7 +176,7 @@ impl LaneSource for OfProcess<'_> {
     }
 
     fn name(&self, _: usize, server: &Endpoint) -> Endpoint {
-        server.clone()
+        known_name(server)
     }
 
     fn lead(&mut self, lane: &usize, node: usize, slot: u16, to: &Endpoint) {
@@ -381,7 +381,7 @@ impl ShardWorld {
     ) {
         let now = self.now();
         let moved = said.filter_map(|(node, elsewhere)| match &elsewhere.hint {
-            Hint::Moved(_, to) => Some((node, elsewhere.from.clone(), to.clone())),
+            Hint::Moved(_, to) => Some((node, elsewhere.from.clone(), known_name(to))),
             _ => None,
         });
         let moved: Vec<(usize, Arc<str>, Endpoint)> = moved.collect();
@@ -443,8 +443,7 @@ impl ShardWorld {
         match process.owed.next(now) {
             OwedTask::Send(release) => {
                 let mut lanes = OfProcess { world: self, p };
-                let lane = lanes.lane_of(&release);
-                let op = release.op.clone();
+                let (lane, op) = lanes.owed(&release);
                 self.processes[p].sent = Some((release, lane));
                 self.submit_to(p, lane, OWED, op);
             }

@@ -24,6 +24,16 @@ pub(super) fn address(cluster: usize, server: usize) -> (String, u16) {
     (format!("c{cluster}s{server}"), 1)
 }
 
+/// The name of the server in redirects, which maps do not have.
+fn other_name(cluster: usize, server: usize) -> (String, u16) {
+    (format!("n{cluster}s{server}"), 1)
+}
+
+/// The name in maps of the server that has this name.
+pub(super) fn known_name((host, port): &(String, u16)) -> (String, u16) {
+    (host.replace('n', "c"), *port)
+}
+
 /// The server at this address.
 pub(super) fn server_at((host, _): &(String, u16)) -> usize {
     usize::from(host.as_bytes()[3] - b'0')
@@ -96,7 +106,7 @@ impl Cluster {
         let name = name_of(slot)?;
         let here = &self.servers[server];
         let to = |word: &str, other: usize| {
-            let (host, port) = address(self.number, other);
+            let (host, port) = other_name(self.number, other);
             Some(format!("-{word} {slot} {host}:{port}\r\n"))
         };
         let has = |key: &&&[u8]| {

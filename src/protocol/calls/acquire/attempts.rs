@@ -46,19 +46,19 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Step<W> {
-        let token = process.token(&self.resource);
-        match (&mut self.state, token) {
-            (CallState::Tries(trying), Ok(token)) => {
-                trying.pauses_until = None;
-                Step::Try(trying.attempt.op(token, now))
-            }
-            (_, Err(error)) => {
+        let token = match process.token(&self.resource) {
+            Ok(token) => token,
+            Err(error) => {
                 self.fail(Ended::Error(error), process);
-                self.next(process, now)
+                return self.next(process, now);
             }
-            // Only an attempt makes tries.
-            (_, Ok(_)) => Step::Done(Err(Ended::Cancelled)),
-        }
+        };
+        // Only an attempt makes tries.
+        let CallState::Tries(trying) = &mut self.state else {
+            return Step::Done(Err(Ended::Cancelled));
+        };
+        trying.pauses_until = None;
+        Step::Try(trying.attempt.op(token, now))
     }
 
     /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have

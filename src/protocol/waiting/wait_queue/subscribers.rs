@@ -111,7 +111,7 @@ impl<W: Clone> WaitQueues<W> {
         );
         let queue = self.queues.get(resource);
         let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
-        // The node took the waiter, with its label, out of the queue before it sent the message.
+        // Without a label: mostly the node took the waiter out of the queue before it sent the message.
         let (lock, waiter) = ((resource.clone(), kind), (channel, None));
         let op = Op::dequeue(lock, waiter, turn, false).only_write(true);
         // Every node notifies independently, so pass it on only on this node.
