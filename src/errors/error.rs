@@ -391,6 +391,31 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
+    fn waiting_may_help_unless_a_node_refuses_for_good_what_is_no_right() {
+        let refused = |texts: &[&str]| {
+            let each = texts.iter().enumerate().map(|(node, text)| NodeError {
+                node,
+                address: "10.0.0.1:6379".into(),
+                cause: Arc::new(Cause::refused(text)),
+            });
+            NodeErrors::new(each.collect(), None)
+        };
+        let rights = "NOPERM this user has no permissions to run the 'del' command";
+        let (command, moved) = ("ERR unknown command 'SET'", "MOVED 1 10.0.0.2:6379");
+        for (texts, expected) in [
+            (&[rights][..], true),
+            (&[rights, "BUSY Redis is busy running a script"], true),
+            (&[command], false),
+            (&[moved], false),
+            (&["WRONGPASS invalid"], false),
+            (&[rights, command], false),
+        ] {
+            assert_eq!(refused(texts).for_good().may_pass(), expected, "{texts:?}");
+            assert!(refused(texts).may_pass());
+        }
+    }
+
+    #[test]
     fn the_votes_are_written_before_the_causes() {
         let error = |node: usize| NodeError {
             node,

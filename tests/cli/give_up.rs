@@ -211,6 +211,21 @@ fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
     assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
 }
 
+/// As while users are changed: without its mark the work would be done twice.
+#[test]
+fn a_success_is_marked_as_soon_as_the_rights_are_back() {
+    let (fleet, dir) = (Fleet::new(1), TempDir::new());
+    let ends = dir.path().join("ends");
+    let mut child = run_until(&fleet, &["--ttl", "60s", "--once-per", "1h"], &ends);
+    set_rights(&fleet, &["-@all", "+acl", "+info"]);
+    end_refused(&fleet, &ends, "NOPERM");
+    set_rights(&fleet, &["+@all"]);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(said(&mut child), "");
+    let next = ["run", "--once-per", "1h", "-E", "0", "shop:report", "false"];
+    assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
+}
+
 /// The tries to mark the success, and then to release the lock, which the nodes refuse as well.
 #[test]
 fn one_signal_ends_the_tries_behind_a_success() {

@@ -19,8 +19,8 @@ use crate::{End, LOST, report};
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The time for nodes that have refused the end of the lock for now, or for want of a right: one that is well again is sent
-/// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try to connect: nothing shows that they
-/// will be back, and a dead node does not hold up a script.)
+/// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try
+/// to connect: nothing shows that they will be back, and a dead node does not hold up a script.)
 const LONGER: Duration = Duration::from_secs(10);
 /// The time that the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);

@@ -88,8 +88,8 @@ pub(super) fn word(
     let is_first = |at: &usize| {
         let family = |at: &usize| addresses.get(*at).map(is_v6);
         let before = (0..*at).filter(|earlier| family(earlier) == family(at));
-        let before = before.filter_map(|earlier| answer(&earlier));
-        answer(at).is_none_or(|one| !before.into_iter().any(|other| other.is_same(one)))
+        let mut before = before.filter_map(|earlier| answer(&earlier));
+        answer(at).is_none_or(|one| !before.any(|other| other.is_same(one)))
     };
     let each = addresses.iter().enumerate();
     let words = each.filter(|(at, _)| is_first(at)).map(|(at, address)| {

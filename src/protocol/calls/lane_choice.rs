@@ -166,7 +166,66 @@ pub(crate) trait LaneSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errors::cause::Cause;
+    use crate::errors::elsewhere::Elsewhere;
+    use crate::proof::fixtures::key;
+    use crate::protocol::calls::owed_releases::{Owed, OwedTask};
     use crate::protocol::mutants::set_mutant;
+    use crate::values::clock;
+
+    /// Lanes by the servers that they lead to, for maps in which no server has a slot. Redirects name `known` otherwise.
+    struct NamedLanes;
+
+    impl LaneSource for NamedLanes {
+        type Lane = String;
+
+        fn lane(&mut self, _: u16) -> String {
+            "owner".into()
+        }
+
+        fn target(&mut self, (_, server): (usize, &Endpoint), _: u16) -> Option<String> {
+            Some(server.0.clone())
+        }
+
+        fn map(&self, _: usize) -> Option<Arc<SlotMap>> {
+            Some(Arc::default())
+        }
+
+        fn name(&self, _: usize, server: &Endpoint) -> Endpoint {
+            ("known".into(), server.1)
+        }
+
+        fn lead(&mut self, _: &String, _: usize, _: u16, _: &Endpoint) {}
+
+        fn owe(&mut self, _: Vec<(usize, Debt)>) {}
+    }
+
+    /// The lane leads to the server under its known name, and a server under another one would not be taken for it.
+    #[test]
+    fn a_release_that_no_call_waits_for_names_its_server_as_the_lane_does() {
+        let (mut owed, now) = (Owed::default(), clock::instant());
+        owed.add((0, Debt::release(key(b"a"))), 17, None, now);
+        let OwedTask::Send(release) = owed.next(now) else {
+            panic!("it is due");
+        };
+        assert_eq!(NamedLanes.owed(&release).0, "owner");
+        let asked = Elsewhere::of("ASK 17 other:1", &"h:1".into()).unwrap();
+        let mut answer = Answer::none(now);
+        answer.tally.fail(0);
+        let cause = Arc::new(Cause::Elsewhere(asked.into()));
+        answer.remarks.make().causes.push((0, cause));
+        owed.answered(release, &answer, |_| false, now);
+        let release = match owed.next(now) {
+            OwedTask::Wait(due) => owed.next(due),
+            task => task,
+        };
+        let OwedTask::Send(release) = release else {
+            panic!("it is sent on");
+        };
+        let (lane, op) = NamedLanes.owed(&release);
+        let named = op.named.map(|named| named.server.clone());
+        assert_eq!((&*lane, named), ("known", Some(("known".into(), 1))));
+    }
 
     #[test]
     fn the_end_of_a_lock_is_written_over_each_lane_that_may_have_its_acquire() {
