@@ -166,6 +166,7 @@ mutants! {
     RecordEndsWithLane: R66 = "what a lane has learnt of a server ends with it",
     NamedForEver: R43 = "a server that the slot's master has named is believed for ever",
     RedirectIsFirstTry: R45 = "a server that does not have a lock, the end of which was carried out before it was sent there, has lost it",
+    MovedLaneIsKept: R45 = "operations stay at a server that named another one as the owner of their slot",
     SitOutWithoutKeys: R45 = "a server that sits out is kept although another one has its keys",
     NamedIsAnyServer: R45a = "an operation is sent to another server than the one that a redirect named for it",
     MovedBeatsMap: R64 = "a report that a slot has moved counts for more than a later map that names a third server",

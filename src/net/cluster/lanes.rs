@@ -425,11 +425,20 @@ impl lane_choice::LaneSource for &Lanes {
         cluster.map_or_else(|| server.clone(), |cluster| cluster.name_of(server))
     }
 
-    fn lead(&mut self, lane: &Arc<Lane>, node: usize, slot: u16, server: &Endpoint) {
+    fn leads_elsewhere(&self, lane: &Arc<Lane>, node: usize, server: &Endpoint) -> bool {
+        lane.driver.nodes().leads_elsewhere(node, server)
+    }
+
+    fn lead(&mut self, lane: &Arc<Lane>, node: usize, slot: u16) {
         if let Some(place) = lane.places().get(node) {
             place.lead_to(slot);
         }
-        lane.driver.nodes().leave(node, server);
+    }
+
+    fn retire(&mut self, lane: &Arc<Lane>) {
+        let mut known = lock(&self.known);
+        known.by_slot.retain(|_, other| other != lane);
+        known.lanes.retain(|other| other != lane);
     }
 
     fn owe(&mut self, debts: Vec<(usize, Debt)>) {

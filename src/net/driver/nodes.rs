@@ -435,12 +435,10 @@ impl Nodes {
         tries
     }
 
-    /// Records that a node's server named another one as the owner of its keys, unless that one is connected already.
-    pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
-        let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
-        let mut state = self.state();
-        state.core.input(node, Input::Moved(to), clock::instant());
-        self.announce(&mut state);
+    /// Whether a node is connected to another server than this one.
+    pub(crate) fn leads_elsewhere(&self, node: usize, server: &Endpoint) -> bool {
+        let server = text::address(&ConnectionAddr::Tcp(server.0.clone(), server.1));
+        self.state().core.leads_elsewhere(node, &server)
     }
 
     /// Logs in another thread, so that a slow logger does not hold up this one.

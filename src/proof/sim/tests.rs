@@ -79,7 +79,7 @@ const ELSEWHERE: [Mutant; 32] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 11] = [
+const SHARDS: [Mutant; 12] = [
     Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,
@@ -91,6 +91,7 @@ const SHARDS: [Mutant; 11] = [
     Mutant::MovedForEver,
     Mutant::OwedOnce,
     Mutant::ReleaseAtOldOwner,
+    Mutant::MovedLaneIsKept,
 ];
 
 /// The worlds that need be run to find a mutant.
@@ -299,6 +300,14 @@ fn the_lane_of_a_redirected_acquire_leaves_the_servers_that_do_not_have_its_slot
 #[test]
 fn a_lane_that_leaves_a_server_is_led_by_the_slot_that_was_redirected() {
     shards_keep_every_promise(441_877);
+}
+
+/// A server has lost all its slots, and a release that follows its key has found that out. A call still waits for a reply
+/// of that server, which would redirect it: its connection must not end.
+#[test]
+fn a_lane_that_leads_elsewhere_is_left_to_the_calls_that_wait_for_replies() {
+    shards_keep_every_promise(144_635);
+    shards_keep_every_promise(232_410);
 }
 
 /// The call began with one lane, and another one acquired the lock, which nothing else used any longer: a node had not read

@@ -71,12 +71,33 @@ pub(crate) trait LaneSource {
     /// The known name of a server of this node that a redirect names like this.
     fn name(&self, node: usize, server: &Endpoint) -> Endpoint;
 
-    /// Has a slot lead a lane to this server of a node, which owns the slot, and ends its connection to another one. (The
-    /// slot that led the lane before may have moved elsewhere.)
-    fn lead(&mut self, lane: &Self::Lane, node: usize, slot: u16, server: &Endpoint);
+    /// Whether a lane is connected to another server of this node.
+    fn leads_elsewhere(&self, lane: &Self::Lane, node: usize, server: &Endpoint) -> bool;
+
+    /// Has a lane lead to the owner of this slot once a node is connected anew.
+    fn lead(&mut self, lane: &Self::Lane, node: usize, slot: u16);
+
+    /// Keeps a lane only for what uses it already.
+    fn retire(&mut self, lane: &Self::Lane);
 
     /// Has the end of a lock sent on without a caller.
     fn owe(&mut self, debts: Vec<(usize, Debt)>);
+
+    /// The lane to this server of a node, which owns the slot. `lane`: the [best] one so far. (The slot that led it may have
+    /// moved elsewhere.) If that one is connected to another server, it is left to the operations that wait for replies there.
+    fn led(
+        &mut self,
+        lane: Self::Lane,
+        (node, server): (usize, &Endpoint),
+        slot: u16,
+    ) -> Self::Lane {
+        if !self.leads_elsewhere(&lane, node, server) || mutant(Mutant::MovedLaneIsKept) {
+            self.lead(&lane, node, slot);
+            return lane;
+        }
+        self.retire(&lane);
+        self.lane(slot)
+    }
 
     /// The lane to this server of the node, to which this slot is migrating.
     fn lane_to(&mut self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Self::Lane> {
@@ -86,9 +107,7 @@ pub(crate) trait LaneSource {
             return self.target((node, server), slot);
         };
         let lane = self.lane(own);
-        // The lane may still be connected to the server that had that slot before.
-        self.lead(&lane, node, own, server);
-        Some(lane)
+        Some(self.led(lane, (node, server), own))
     }
 
     /// The lane that an operation takes next, and after which pause. `None`: the answer counts. `is_from`: whether it
@@ -138,25 +157,23 @@ pub(crate) trait LaneSource {
             Some((lane, to)) => (lane, op.at(&to)),
             None => (self.lane(slot), op),
         };
-        // The lane may still be connected to the server that has redirected the release. If no operation may be sent there,
-        // no answer ends that connection.
-        if let (Some(to), Some(map)) = (&moved, self.map(node))
-            && map.master(slot) == Some(to)
-        {
-            self.lead(&lane, node, slot, to);
+        // If no operation may be sent to the server that has redirected the release, no answer retires its lane.
+        let owner = self.map(node).and_then(|map| map.master(slot).cloned());
+        match moved.filter(|moved| owner.as_ref() == Some(moved)) {
+            Some(owner) => (self.led(lane, (node, &owner), slot), op),
+            None => (lane, op),
         }
-        (lane, op)
     }
 
-    /// Ends the connections of the slot's lane to servers that named others as the slot's owners in an answer: another slot
-    /// may have led the lane there, and have moved since then, and no call need use it meanwhile.
+    /// Retires the slot's lane if a server that it is connected to named another one as the slot's owner in an answer:
+    /// another slot may have led the lane there, and have moved since then, and no call need use it meanwhile.
     fn leave_others(&mut self, slot: u16, answer: &Answer, is_from: impl Fn(&Self::Lane) -> bool) {
         for (node, elsewhere) in Redirect::of(answer, slot) {
             if let Hint::Moved(_, to) = &elsewhere.hint {
                 let lane = self.lane(slot);
                 if is_from(&lane) {
                     let to = self.name(node, to);
-                    self.lead(&lane, node, slot, &to);
+                    self.led(lane, (node, &to), slot);
                 }
             }
         }
@@ -174,13 +191,19 @@ mod tests {
     use crate::values::clock;
 
     /// Lanes by the servers that they lead to, for maps in which no server has a slot. Redirects name `known` otherwise.
-    struct NamedLanes;
+    #[derive(Default)]
+    struct NamedLanes {
+        /// Whether the owner's lane is connected to another server.
+        leads_elsewhere: bool,
+        retired: Vec<String>,
+    }
 
     impl LaneSource for NamedLanes {
         type Lane = String;
 
         fn lane(&mut self, _: u16) -> String {
-            "owner".into()
+            let next = ["", "next "][usize::from(!self.retired.is_empty())];
+            format!("{next}owner")
         }
 
         fn target(&mut self, (_, server): (usize, &Endpoint), _: u16) -> Option<String> {
@@ -195,9 +218,38 @@ mod tests {
             ("known".into(), server.1)
         }
 
-        fn lead(&mut self, _: &String, _: usize, _: u16, _: &Endpoint) {}
+        fn leads_elsewhere(&self, lane: &String, _: usize, _: &Endpoint) -> bool {
+            self.leads_elsewhere && lane == "owner"
+        }
+
+        fn lead(&mut self, _: &String, _: usize, _: u16) {}
+
+        fn retire(&mut self, lane: &String) {
+            self.retired.push(lane.clone());
+        }
 
         fn owe(&mut self, _: Vec<(usize, Debt)>) {}
+    }
+
+    /// Other operations wait for replies on its connections.
+    #[test]
+    fn a_lane_that_is_connected_to_another_server_is_retired_and_not_reconnected() {
+        let server = ("h".to_owned(), 1);
+        for (leads_elsewhere, mutant, expected) in [
+            (false, None, "owner"),
+            (true, None, "next owner"),
+            (true, Some(Mutant::MovedLaneIsKept), "owner"),
+        ] {
+            let mut lanes = NamedLanes {
+                leads_elsewhere,
+                ..NamedLanes::default()
+            };
+            set_mutant(mutant);
+            let lane = lanes.led("owner".into(), (0, &server), 17);
+            set_mutant(None);
+            assert_eq!(lane, expected, "{leads_elsewhere}, {mutant:?}");
+            assert_eq!(lanes.retired.is_empty(), expected == "owner");
+        }
     }
 
     /// The lane leads to the server under its known name, and a server under another one would not be taken for it.
@@ -208,7 +260,7 @@ mod tests {
         let OwedTask::Send(release) = owed.next(now) else {
             panic!("it is due");
         };
-        assert_eq!(NamedLanes.owed(&release).0, "owner");
+        assert_eq!(NamedLanes::default().owed(&release).0, "owner");
         let asked = Elsewhere::of("ASK 17 other:1", &"h:1".into()).unwrap();
         let mut answer = Answer::none(now);
         answer.tally.fail(0);
@@ -222,7 +274,7 @@ mod tests {
         let OwedTask::Send(release) = release else {
             panic!("it is sent on");
         };
-        let (lane, op) = NamedLanes.owed(&release);
+        let (lane, op) = NamedLanes::default().owed(&release);
         let named = op.named.map(|named| named.server.clone());
         assert_eq!((&*lane, named), ("known", Some(("known".into(), 1))));
     }

@@ -134,11 +134,6 @@ impl Node {
         self.link == Link::Connected
     }
 
-    /// Whether there is no connection, and none that was made.
-    pub(crate) fn is_disconnected(&self) -> bool {
-        self.link == Link::Disconnected
-    }
-
     /// Whether all answers count for as long as the node is connected: it has no guard, and no directory names its
     /// address.
     #[inline]

@@ -52,8 +52,6 @@ pub(crate) enum Input<'a> {
         asked: Instant,
         answer: Option<LastWord>,
     },
-    /// The node's server has reported that the one at this address has its keys now.
-    Moved(String),
 }
 
 /// Which nodes may not have carried out what they are owed.
@@ -264,23 +262,12 @@ impl<W> Core<W> {
                 self.nodes[at].written();
                 // The thread that closes the nodes may wait for that.
                 self.news |= self.closed_at.is_some();
-                if let Err(cause) = result
-                    && !self.nodes[at].is_disconnected()
-                {
+                if let Err(cause) = result {
                     self.sever(at, cause, now);
                 }
             }
-            // Another thread may have ended the connection while this one read from it.
-            Input::Received(_) if self.nodes[at].is_disconnected() => {}
             Input::Received(result) => self.received(at, result, now),
             Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
-            Input::Moved(to) => {
-                let node = &self.nodes[at];
-                let sits_out = node.is_quarantined() && !mutant(Mutant::SitOutWithoutKeys);
-                if (node.is_connected() || sits_out) && *node.address != *to {
-                    self.sever(at, Cause::Moved(to), now);
-                }
-            }
         }
     }
 

@@ -18,7 +18,6 @@ use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
-use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;
 
 /// The longest ttl, with the restart guard.
@@ -179,8 +178,20 @@ impl LaneSource for OfProcess<'_> {
         known_name(server)
     }
 
-    fn lead(&mut self, lane: &usize, node: usize, slot: u16, to: &Endpoint) {
-        self.world.lead(self.p, *lane, (node, slot), to);
+    fn leads_elsewhere(&self, lane: &usize, node: usize, (host, port): &Endpoint) -> bool {
+        let lane = &self.world.processes[self.p].lanes[*lane];
+        lane.core.leads_elsewhere(node, &format!("{host}:{port}"))
+    }
+
+    fn lead(&mut self, lane: &usize, node: usize, slot: u16) {
+        self.world.processes[self.p].lanes[*lane].places[node].slot = slot;
+    }
+
+    fn retire(&mut self, lane: &usize) {
+        let lane = &mut self.world.processes[self.p].lanes[*lane];
+        if lane.state == LaneState::Open {
+            lane.state = LaneState::Unused;
+        }
     }
 
     fn owe(&mut self, debts: Vec<(usize, Debt)>) {
@@ -356,18 +367,6 @@ impl ShardWorld {
         let was_sent = |lane: &usize| *lane == l || own.lane == Some(*lane);
         for lane in lane_choice::behind(own.acquired, Some(now), was_sent) {
             self.submit_to(p, lane, NO_THREAD, op.clone());
-        }
-    }
-
-    /// Ends a connection to a server that named another one as the owner of a slot.
-    fn lead(&mut self, p: usize, l: usize, (node, slot): (usize, u16), to: &Endpoint) {
-        let now = self.now();
-        let lane = &mut self.processes[p].lanes[l];
-        lane.places[node].slot = slot;
-        if lane.places[node].at != Some(server_at(to)) {
-            let to = format!("{}:{}", to.0, to.1);
-            lane.core.input(node, Input::Moved(to), now);
-            self.announce(p, l);
         }
     }
 

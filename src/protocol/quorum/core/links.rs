@@ -79,6 +79,13 @@ impl<W> Core<W> {
         }
     }
 
+    /// Whether a node is connected to another server than the one at this address.
+    pub(crate) fn leads_elsewhere(&self, at: usize, address: &str) -> bool {
+        let node = &self.nodes[at];
+        let sits_out = node.is_quarantined() && !mutant(Mutant::SitOutWithoutKeys);
+        (node.is_connected() || sits_out) && *node.address != *address
+    }
+
     /// A node's server, for other lanes.
     pub(crate) fn known_server(&self, at: usize) -> &KnownServer {
         self.nodes[at].record()

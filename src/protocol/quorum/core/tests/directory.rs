@@ -80,37 +80,14 @@ fn another_address_ends_the_connection() {
     assert!(world.sent.is_empty());
 }
 
-/// The slot has moved, and this thread was reading or writing meanwhile.
 #[test]
-fn what_a_connection_brings_after_it_was_ended_does_not_hide_why_it_was_ended() {
-    let ended = || Cause::Closed("it ended".into());
-    let late = [
-        Input::Received(Ok(b"+OK\r\n")),
-        Input::Received(Ok(&[])),
-        Input::Received(Err(ended())),
-        Input::Sent(Err(ended())),
-    ];
-    for late in late {
-        let mut world = World::sending();
-        world.input(Input::Moved("h:2".into()));
-        world.input(late);
-        let cause = world.core.nodes[0].cause().unwrap();
-        assert!(
-            matches!(&**cause, Cause::Moved(to) if to == "h:2"),
-            "{cause}"
-        );
-    }
-}
-
-#[test]
-fn a_server_that_sits_out_is_left_once_another_one_has_its_keys() {
+fn a_node_that_sits_out_leads_elsewhere_once_another_one_has_its_keys() {
     for mutant in [None, Some(Mutant::SitOutWithoutKeys)] {
-        let mut world = World::sitting_out(3);
-        world.input(Input::Moved("h:1".into()));
-        assert!(world.core.nodes[0].is_quarantined(), "it is there already");
+        let world = World::sitting_out(3);
+        assert!(!world.core.leads_elsewhere(0, "h:1"), "it is there already");
         set_mutant(mutant);
-        world.input(Input::Moved("h:2".into()));
+        let leads_elsewhere = world.core.leads_elsewhere(0, "h:2");
         set_mutant(None);
-        assert_eq!(world.core.nodes[0].is_quarantined(), mutant.is_some());
+        assert_eq!(leads_elsewhere, mutant.is_none());
     }
 }
