@@ -33,13 +33,24 @@ fn client_of(clusters: &[Cluster], options: Options) -> Redlock {
     redlock.with_options(options).unwrap()
 }
 
-/// To each master of each Cluster that runs.
+/// To each master of each Cluster that runs. That of a question for the map, which ends with its answer, is among them.
 fn connections(clusters: &[Cluster]) -> Vec<Vec<usize>> {
     let of = |cluster: &Cluster| {
         let nodes = 0..cluster.nodes.len();
         nodes.map(|node| cluster.connections(node).0).collect()
     };
     clusters.iter().map(of).collect()
+}
+
+/// Waits until these connections are left, and no question is on its way.
+fn are_left(clusters: &[Cluster], expected: &[Vec<usize>]) {
+    let end = Instant::now() + 10 * S;
+    let mut left = connections(clusters);
+    while left != expected {
+        assert!(Instant::now() < end, "{left:?} instead of {expected:?}");
+        std::thread::sleep(ms(20));
+        left = connections(clusters);
+    }
 }
 
 /// In each shard, where the first name may be locked.
@@ -55,9 +66,7 @@ fn lanes_without_slots_are_closed(clusters: &[Cluster]) {
     let redlock = client_of(clusters, options().node_timeout(5 * S));
     let before = threads();
     use_all(clusters, &redlock);
-    eventually("each master has one connection", || {
-        connections(clusters) == vec![vec![1; 3]; clusters.len()]
-    });
+    are_left(clusters, &vec![vec![1; 3]; clusters.len()]);
     let held = redlock.acquire(clusters[0].name(0), LONG).unwrap();
     for cluster in clusters {
         cluster.move_all_slots(0, 1);
@@ -66,12 +75,10 @@ fn lanes_without_slots_are_closed(clusters: &[Cluster]) {
     std::thread::sleep(2 * S);
     released_at_last(held);
     let left = vec![vec![0, 1, 1]; clusters.len()];
-    eventually_within(2 * S, "the other two have one each", &mut || {
-        connections(clusters) == left
-    });
+    are_left(clusters, &left);
     eventually("no thread is left", || threads() == before);
     use_all(clusters, &redlock);
-    assert_eq!(connections(clusters), left);
+    are_left(clusters, &left);
     clusters.iter().for_each(Cluster::nothing_is_left);
 }
 
@@ -135,7 +142,7 @@ fn of_three_clusters_a_release_that_is_owed_outlives_the_connections_of_its_shar
 
 /// A lock whose connections are of no other use: its server has given all slots away, and answers nothing now.
 fn held_at_a_server_without_slots(clusters: &[Cluster]) -> (Redlock, Lock) {
-    let redlock = client_of(clusters, options().node_timeout(2 * S));
+    let redlock = client_of(clusters, options().node_timeout(5 * S));
     use_all(clusters, &redlock);
     let (name, other) = (clusters[0].name(0), clusters[0].name(2));
     let held = redlock.acquire(&name, LONG).unwrap();
@@ -148,14 +155,14 @@ fn held_at_a_server_without_slots(clusters: &[Cluster]) -> (Redlock, Lock) {
         drop(redlock.try_acquire(&other, S));
         std::thread::sleep(S / 20);
     }
-    assert_eq!(connections(clusters), vec![vec![1; 3]; clusters.len()]);
+    are_left(clusters, &vec![vec![1; 3]; clusters.len()]);
     assert_eq!(clusters[0].nodes_with(&name), [1]);
     clusters[0].nodes[0].stop();
     (redlock, held)
 }
 
 fn released_at_the_other(clusters: &[Cluster], name: &str) {
-    eventually_within(10 * S, "it is released", &mut || {
+    eventually_within(20 * S, "it is released", &mut || {
         clusters[0].nodes_with(name).is_empty()
     });
     clusters[0].nodes[0].resume();
@@ -166,7 +173,8 @@ fn a_drop_does_not_wait(clusters: &[Cluster]) {
     let (redlock, held) = held_at_a_server_without_slots(clusters);
     let began = Instant::now();
     drop(held);
-    assert!(began.elapsed() < S, "{:?}", began.elapsed());
+    // Less than a node timeout.
+    assert!(began.elapsed() < 3 * S, "{:?}", began.elapsed());
     released_at_the_other(clusters, &name);
     drop(redlock);
 }
@@ -252,7 +260,7 @@ fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
         let began = Instant::now();
         drop(redlock);
         // A node timeout, and two for what is elsewhere.
-        assert!(began.elapsed() < S, "{:?}", began.elapsed());
+        assert!(began.elapsed() < 3 * S, "{:?}", began.elapsed());
         drop(behind);
         std::thread::sleep(2 * S);
         assert_eq!((open_files(), threads()), before);
@@ -278,8 +286,10 @@ fn of_three_clusters_slots_that_one_does_not_serve_need_few_connections() {
     {
         redlock.acquire(&name, LONG).unwrap().release().unwrap();
     }
-    let connections = connections(&clusters);
-    assert!(connections[1][0] <= 2, "{connections:?}");
-    assert!(connections[2][0] <= 2, "{connections:?}");
+    // And no question is on its way.
+    eventually("few are left", || {
+        let connections = connections(&clusters);
+        connections[1][0] <= 2 && connections[2][0] <= 2
+    });
     clusters[1..].iter().for_each(Cluster::nothing_is_left);
 }
