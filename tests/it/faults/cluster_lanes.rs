@@ -99,7 +99,7 @@ fn of_three_clusters_no_connections_are_left_to_masters_without_slots() {
 /// A server refuses a release for as long as it lives. Its slots go to another one, which does not answer for longer than a
 /// connection is waited for.
 fn a_release_outlives_its_lane(clusters: &mut [Cluster]) {
-    let redlock = client_of(clusters, options().connect_timeout(S));
+    let redlock = client_of(clusters, options().connect_timeout(3 * S));
     assert!(redlock.connect().unwrap().is_none());
     let name = clusters[0].name(0);
     let other = clusters[0].name(2);
