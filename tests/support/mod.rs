@@ -47,8 +47,8 @@ use std::time::{Duration, Instant};
 use certificates::Certificate;
 use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
 
-/// Half a second and more, so that a busy machine does not look like a fault.
-pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than a busy machine stands still, which must not look like a fault.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -529,7 +529,7 @@ pub fn options() -> Options {
 
 /// Where all nodes are well, none is away, however busy the machine is.
 pub fn unhurried() -> Options {
-    options().node_timeout(10 * NODE_TIMEOUT)
+    options().node_timeout(5 * NODE_TIMEOUT)
 }
 
 pub fn redlock(servers: &[Server]) -> Redlock {
@@ -537,6 +537,18 @@ pub fn redlock(servers: &[Server]) -> Redlock {
         .unwrap()
         .with_options(options())
         .unwrap()
+}
+
+/// Where all nodes are well.
+pub fn unhurried_redlock(servers: &[Server]) -> Redlock {
+    redlock(servers).with_options(unhurried()).unwrap()
+}
+
+/// The same with a connection to each node.
+pub fn unhurried_connected(servers: &[Server]) -> Redlock {
+    let redlock = unhurried_redlock(servers);
+    all_vote(&redlock, servers);
+    redlock
 }
 
 /// With a connection to each node: on a busy machine the first operation may not wait for the last.

@@ -54,7 +54,7 @@ fn a_first_attempt_is_not_refused_by_a_minority() {
 
 #[test]
 fn a_black_hole_delays_a_first_lock_by_one_node_timeout_and_a_refusal_by_nothing() {
-    const TIMEOUT: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(4);
     let servers = Server::several(3);
     let relay = Relay::to(servers[2].port());
     let options = options()

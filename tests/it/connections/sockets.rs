@@ -15,7 +15,7 @@ use support::*;
 #[test]
 fn ten_thousand_held_or_leaked_locks_need_no_further_connection() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let connections = |servers: &[Server]| servers.iter().map(Server::clients).collect::<Vec<_>>();
     assert_eq!(connections(&servers), [1, 1, 1]);
     let mut held = Vec::new();
@@ -41,7 +41,7 @@ fn sockets_close_with_the_last_redlock_and_lock_after_reading_what_they_owe() {
     for round in 0..20 {
         let servers = Server::several(3);
         let all = |count: usize| servers.iter().all(|server| server.clients() == count);
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         let clone = redlock.clone();
         let lock = take(&redlock, "a");
         drop(redlock);
@@ -101,7 +101,7 @@ fn a_lock_that_is_dropped_over_connections_closed_while_idle_is_released() {
     for last in [false, true] {
         let server = || Server::with_args(&["--timeout", "1"]);
         let servers = [server(), server(), server()];
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         let lock = take(&redlock, "held");
         eventually("the servers closed the connections", || {
             servers.iter().all(|server| server.clients() == 0)
@@ -174,7 +174,7 @@ fn a_restarted_server_is_found_by_the_next_call() {
 fn no_attendant_is_left_when_all_nodes_are_here() {
     in_own_process("no_attendant_is_left_when_all_nodes_are_here", || {
         let servers = Server::several(5);
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         eventually("all attendants have ended", || attendants() == 0);
         take(&redlock, "a").release().unwrap();
     });
@@ -339,7 +339,10 @@ fn a_node_that_can_be_connected_and_not_used_is_left_alone_for_longer_and_longer
         let gate = Gate::before(&servers[0]);
         let gated = format!("redis://127.0.0.1:{}", gate.port);
         let urls = [gated, servers[1].url(), servers[2].url()];
-        let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+        let redlock = Redlock::new(urls)
+            .unwrap()
+            .with_options(unhurried())
+            .unwrap();
         let votes = || {
             let lock = take(&redlock, "vote");
             let votes = servers[0].exists("vote");

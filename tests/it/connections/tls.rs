@@ -529,7 +529,7 @@ fn says(answer: &'static [u8], hangs_up: bool) -> String {
 
 #[test]
 fn a_port_that_does_not_speak_tls_is_named() {
-    let silent = "not connected within 1 s (connect_timeout): it has said nothing (does this port speak TLS?)";
+    let silent = "not connected within 2 s (connect_timeout): it has said nothing (does this port speak TLS?)";
     may_pass(&says(b"", false), silent);
     // As a Redis server is: it waits for the end of a line.
     let plain = Server::plain();

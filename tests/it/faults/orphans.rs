@@ -127,7 +127,7 @@ fn stopped_and_resumed_nodes_keep_no_key() {
             let _over = OnDrop(&over);
             for stop in 0..STOPS {
                 servers[stop % 3].stop();
-                std::thread::sleep(ms(1500));
+                std::thread::sleep(2 * NODE_TIMEOUT);
                 servers[stop % 3].resume();
                 eventually_within(4 * NODE_TIMEOUT, "it votes again", &mut || {
                     let lock = redlock.acquire("probe", TTL).unwrap();
@@ -418,8 +418,7 @@ fn ten_thousand_locks_given_up_while_a_majority_is_stopped_are_all_released() {
     let name = "ten_thousand_locks_given_up_while_a_majority_is_stopped_are_all_released";
     in_own_process(name, || {
         let servers = Server::several(3);
-        let slow = options().node_timeout(4 * NODE_TIMEOUT);
-        let redlock = connected(&servers).with_options(slow).unwrap();
+        let redlock = unhurried_connected(&servers);
         let held: Vec<_> = (0..10_000)
             .map(|i| take(&redlock, &format!("{i}")))
             .collect();

@@ -8,19 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Options, Redlock};
+use redlock_sync::{Error, Lock, Redlock};
 use support::relay::Relay;
 use support::*;
 
-/// With this number of processes at once, half a second is not always enough for a healthy node.
-const NODE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Just over the timeout.
 const SLOW: Duration = Duration::from_millis(1600);
-
-fn options() -> Options {
-    support::options().node_timeout(NODE_TIMEOUT)
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {

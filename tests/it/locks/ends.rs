@@ -137,61 +137,69 @@ fn a_process_ends_in_time_in_every_fault() {
     if role().is_some() {
         return ending();
     }
-    let servers = Server::several(3);
-    for fault in [
+    turns::take();
+    let faults = [
         "none",
         "one stopped",
         "all stopped",
         "refused",
         "stalled",
         "trickling",
-    ] {
-        for way in ["drop", "release", "drop both", "panic", "static"] {
-            let case = format!("{fault}, {way}");
-            let relays = relays(&servers);
-            let urls: Vec<String> = relays.iter().map(Relay::url).collect();
-            let mut child = another_process("a_process_ends_in_time_in_every_fault", "end")
-                .env("NODES", urls.join(","))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            assert!(lines.any(|line| line.unwrap().contains("held")), "{case}");
-            match fault {
-                "one stopped" => servers[0].stop(),
-                "all stopped" => servers.iter().for_each(Server::stop),
-                "refused" => relays.iter().for_each(Relay::refuse),
-                "stalled" => relays
-                    .iter()
-                    .for_each(|relay| relay.set(|policy| policy.down.stalled = true)),
-                "trickling" => relays.iter().for_each(|relay| {
-                    relay.set(|policy| policy.down.trickle = Some(NODE_TIMEOUT / 2));
-                }),
-                _ => {}
-            }
-            let started = Instant::now();
-            writeln!(child.stdin.take().unwrap(), "{way}").unwrap();
-            child.wait().unwrap();
-            let took = started.elapsed();
-            // One for the operation, one for what is still owed, one for a busy machine.
-            assert!(took < 3 * NODE_TIMEOUT, "{case}: took {took:?}");
-            match fault {
-                "one stopped" => servers[0].resume(),
-                "all stopped" => servers.iter().for_each(Server::resume),
-                _ => {}
-            }
-            // What was written is carried out, though the answers are not read. (A relay that heals finds its
-            // client gone and closes both sides, perhaps before it has passed on what it read.)
-            if fault != "refused" {
-                eventually(&format!("{case}: released"), || {
-                    servers.iter().all(|server| !server.exists("held"))
-                });
-            }
-            for server in &servers {
-                server.command(&["FLUSHALL"]);
-            }
+    ];
+    std::thread::scope(|scope| {
+        for fault in faults {
+            scope.spawn(move || ends_in_time(fault));
+        }
+    });
+}
+
+fn ends_in_time(fault: &str) {
+    let servers = Server::several(3);
+    for way in ["drop", "release", "drop both", "panic", "static"] {
+        let case = format!("{fault}, {way}");
+        let relays = relays(&servers);
+        let urls: Vec<String> = relays.iter().map(Relay::url).collect();
+        let mut child = another_process("a_process_ends_in_time_in_every_fault", "end")
+            .env("NODES", urls.join(","))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("held")), "{case}");
+        match fault {
+            "one stopped" => servers[0].stop(),
+            "all stopped" => servers.iter().for_each(Server::stop),
+            "refused" => relays.iter().for_each(Relay::refuse),
+            "stalled" => relays
+                .iter()
+                .for_each(|relay| relay.set(|policy| policy.down.stalled = true)),
+            "trickling" => relays.iter().for_each(|relay| {
+                relay.set(|policy| policy.down.trickle = Some(NODE_TIMEOUT / 2));
+            }),
+            _ => {}
+        }
+        let started = Instant::now();
+        writeln!(child.stdin.take().unwrap(), "{way}").unwrap();
+        child.wait().unwrap();
+        let took = started.elapsed();
+        // One for the operation, one for what is still owed, one for a busy machine.
+        assert!(took < 3 * NODE_TIMEOUT, "{case}: took {took:?}");
+        match fault {
+            "one stopped" => servers[0].resume(),
+            "all stopped" => servers.iter().for_each(Server::resume),
+            _ => {}
+        }
+        // What was written is carried out, though the answers are not read. (A relay that heals finds its
+        // client gone and closes both sides, perhaps before it has passed on what it read.)
+        if fault != "refused" {
+            eventually(&format!("{case}: released"), || {
+                servers.iter().all(|server| !server.exists("held"))
+            });
+        }
+        for server in &servers {
+            server.command(&["FLUSHALL"]);
         }
     }
 }

@@ -31,7 +31,7 @@ fn unavailable_counts_the_votes_and_names_only_the_nodes_that_failed() {
         assert_eq!(nodes, failed, "{errors}");
         let cause = |node: usize| {
             let port = servers[node].port();
-            format!("node {node} (127.0.0.1:{port}): no answer within 500 ms (node_timeout)")
+            format!("node {node} (127.0.0.1:{port}): no answer within 1 s (node_timeout)")
         };
         let causes: Vec<String> = nodes.into_iter().map(cause).collect();
         let expected = format!("no majority: {votes}; {}", causes.join("; "));
@@ -93,7 +93,7 @@ fn a_late_connection_names_connect_timeout() {
     let redlock = redlock(&servers).with_options(brief).unwrap();
     let errors = unavailable(redlock.try_acquire("a", TTL));
     let (_, cause) = errors.iter().next().unwrap();
-    let expected = "not connected within 500 ms (connect_timeout)";
+    let expected = "not connected within 1 s (connect_timeout)";
     assert!(cause.to_string().ends_with(expected), "{cause}");
 }
 

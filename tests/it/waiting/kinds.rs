@@ -16,7 +16,7 @@ fn process(servers: &[Server]) -> Redlock {
 }
 
 fn process_with(servers: &[Server], prefix: &str) -> Redlock {
-    let options = options().retry_delay(POLL, POLL).prefix(prefix);
+    let options = unhurried().retry_delay(POLL, POLL).prefix(prefix);
     let redlock = Redlock::new(urls(servers)).unwrap();
     let redlock = redlock.with_options(options).unwrap();
     redlock.connect().unwrap();
@@ -157,8 +157,8 @@ fn a_name_that_a_waiter_for_several_cannot_use_goes_to_one_that_can() {
 fn a_waiter_for_several_names_notifies_a_thread_of_its_own_process_too() {
     let servers = Server::several(1);
     let holder = process(&servers);
-    // For a second, twice this timeout, it waits for both names together. Then it would claim one, and wake the other thread.
-    let node_timeout = Duration::from_millis(500);
+    // For three seconds, twice this timeout, it waits for both names together. Then it would claim one, and wake the other thread.
+    let node_timeout = Duration::from_millis(1500);
     let options = options().retry_delay(POLL, POLL).node_timeout(node_timeout);
     let waiter = Redlock::new(urls(&servers)).unwrap();
     let waiter = waiter.with_options(options).unwrap();
