@@ -72,7 +72,7 @@ pub fn worker() {
     let nodes = std::env::var("NODES").unwrap();
     let nodes = items(&nodes);
     // A cluster has one by default, and would wait for servers that were just started.
-    let options = || options().restart_guard(Duration::ZERO);
+    let options = || unhurried().restart_guard(Duration::ZERO);
     let micros = |word: &str| Duration::from_micros(word.parse().unwrap());
     match word() {
         // Holds the lock for the given ttl in milliseconds, and does not end.

@@ -55,7 +55,7 @@ fn a_lock_dropped_just_when_servers_close_the_connections_is_gone_soon() {
             let servers = Server::several(nodes);
             for fault in [Fault::Killed, Fault::Flushed, Fault::Both] {
                 for round in 0..5 {
-                    let redlock = connected(&servers);
+                    let redlock = unhurried_connected(&servers);
                     hold_and_strike(&redlock, &servers, fault);
                     let what = format!("{nodes} nodes, {fault:?}, round {round}");
                     eventually(&what, || is_gone(&servers));
@@ -119,7 +119,7 @@ fn a_lock_dropped_over_connections_that_lead_nowhere_is_gone_soon() {
 fn a_lock_dropped_with_its_client_over_closed_connections_is_gone_soon() {
     let servers = Server::several(3);
     for fault in [Fault::Killed, Fault::Flushed, Fault::Both] {
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         hold_and_strike(&redlock, &servers, fault);
         drop(redlock);
         eventually(&format!("{fault:?}"), || is_gone(&servers));
@@ -177,7 +177,7 @@ fn a_lock_that_is_released_needs_no_thread() {
     in_own_process("a_lock_that_is_released_needs_no_thread", || {
         for nodes in [1, 3] {
             let servers = Server::several(nodes);
-            let redlock = connected(&servers);
+            let redlock = unhurried_connected(&servers);
             for _ in 0..300 {
                 let lock = redlock.acquire("a", HOUR).unwrap();
                 lock.release().unwrap();

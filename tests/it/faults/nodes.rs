@@ -669,7 +669,7 @@ fn user_password_database_and_unix_sockets_work() {
     for url in [tcp, unix] {
         let redlock = Redlock::new([url])
             .unwrap()
-            .with_options(options())
+            .with_options(unhurried())
             .unwrap();
         let lock = take(&redlock, "a");
         // In database 3 and in no other: a second one in the same place is denied.

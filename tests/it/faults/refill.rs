@@ -43,7 +43,7 @@ fn a_kept_lock_lives_while_all_nodes_are_restarted_empty_one_after_the_other() {
 fn a_lock_that_missed_two_nodes_is_on_all_after_an_extension() {
     let mut servers = Server::several(5);
     let options = unhurried().max_extensions(u32::MAX);
-    let redlock = connected(&servers).with_options(options).unwrap();
+    let redlock = unhurried_connected(&servers).with_options(options).unwrap();
     servers[3..].iter_mut().for_each(Server::kill);
     let mut lock = take(&redlock, "a");
     servers[3..].iter_mut().for_each(Server::restart);
@@ -128,7 +128,7 @@ fn nothing_is_left_of_a_lock_that_is_released_in_the_middle_of_a_refill() {
 #[test]
 fn a_node_that_holds_another_s_key_is_left_alone() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let mut lock = take(&redlock, "a");
     servers[1].command(&["SET", "a", "another's", "PX", "60000"]);
     lock.extend(2 * TTL).unwrap();
@@ -162,7 +162,9 @@ fn an_extension_that_misses_its_quorum_brings_nothing_back() {
 #[test]
 fn renewals_and_refills_go_on_among_busy_threads() {
     let servers = Server::several(3);
-    let redlock = connected(&servers).with_options(unhurried()).unwrap();
+    let redlock = unhurried_connected(&servers)
+        .with_options(unhurried())
+        .unwrap();
     let ttl = ms(6000);
     let keep = |i: u32| {
         let lock = redlock.try_acquire(format!("kept {i}"), ttl).unwrap();

@@ -303,8 +303,11 @@ fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
     in_own_process(name, || {
         collect(log::LevelFilter::Warn);
         let servers = Server::several(3);
-        let redlock = connected(&servers);
-        let fair = redlock.clone().with_options(options().fair(true)).unwrap();
+        let redlock = unhurried_connected(&servers);
+        let fair = redlock
+            .clone()
+            .with_options(unhurried().fair(true))
+            .unwrap();
         for server in &servers {
             server.command(&["RPUSH", "list", "x"]);
             server.command(&["SET", "endless", "x"]);

@@ -64,7 +64,7 @@ fn try_acquire_returns_none_while_another_has_it_and_leaves_nothing() {
         let lock = take(redlock, "a");
         let other = Redlock::new(urls(servers))
             .unwrap()
-            .with_options(options())
+            .with_options(unhurried())
             .unwrap();
         assert!(other.try_acquire("a", TTL).unwrap().is_none());
         assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
@@ -228,7 +228,7 @@ fn every_attempt_has_its_own_token() {
     let servers = Server::several(3);
     // Two nodes taken: every attempt gets one grant, which we look at before it is undone.
     take_over(&servers[..2], "a");
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let server = &servers[2];
     let monitor = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     std::io::Write::write_all(&mut &monitor, b"MONITOR\r\n").unwrap();
@@ -579,7 +579,7 @@ fn a_failed_extension_creates_deletes_and_shortens_nothing() {
 #[test]
 fn a_lock_that_a_majority_no_longer_holds_is_lost_at_once() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let mut lock = take(&redlock, "a");
     eventually("it is on all nodes", || {
         servers.iter().all(|server| server.exists("a"))
@@ -618,7 +618,7 @@ fn release_never_deletes_another_s_key() {
 #[test]
 fn release_returns_lost_when_a_majority_no_longer_held_it_and_not_for_a_minority() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for (gone, lost) in [(1, false), (2, true), (3, true)] {
         let lock = take(&redlock, "a");
         eventually("it is on all nodes", || {
@@ -711,7 +711,7 @@ fn with_lock_releases_on_every_way_out() {
 
         let busy = redlock
             .clone()
-            .with_options(options().wait(ms(20)))
+            .with_options(unhurried().wait(ms(20)))
             .unwrap();
         let never = AtomicU32::new(0);
         let result = busy.with_lock("a", TTL, |_| Ok(never.fetch_add(1, Ordering::Relaxed)));
@@ -910,8 +910,8 @@ fn with_options_keeps_the_connections_unless_a_timeout_changed() {
 fn eight_threads_of_one_redlock_count_exactly() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let redlock = connected(&servers)
-            .with_options(options().retry_delay(ms(0), ms(1)))
+        let redlock = unhurried_connected(&servers)
+            .with_options(unhurried().retry_delay(ms(0), ms(1)))
             .unwrap();
         let counter = Arc::new(AtomicU32::new(0));
         std::thread::scope(|scope| {

@@ -22,7 +22,7 @@ fn waits(redlock: &Redlock) -> Busy {
 fn a_wait_in_vain_reports_for_how_long_the_holder_has_the_lock() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let [holder, other] = [(); 2].map(|()| connected(&servers));
+        let [holder, other] = [(); 2].map(|()| unhurried_connected(&servers));
         let lock = take(&holder, "a");
         let at_once = busy(other.acquire_within("a", TTL, ms(0)));
         assert_eq!((at_once.resource(), at_once.remaining()), (&b"a"[..], None));
@@ -46,9 +46,11 @@ fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
         let label = "web-2: job 4711";
-        let labelled = options().label(label);
-        let holder = connected(&servers).with_options(labelled).unwrap();
-        let other = connected(&servers);
+        let labelled = unhurried().label(label);
+        let holder = unhurried_connected(&servers)
+            .with_options(labelled)
+            .unwrap();
+        let other = unhurried_connected(&servers);
         let lock = take(&holder, "a");
         let reads: u64 = servers.iter().map(|server| server.calls("getrange")).sum();
         let error = waits(&other);
@@ -60,7 +62,7 @@ fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
         assert_eq!(after, reads, "no inspection");
         lock.release().unwrap();
         // Another holder, without a label.
-        let lock = take(&connected(&servers), "a");
+        let lock = take(&unhurried_connected(&servers), "a");
         assert_eq!(waits(&other).holder(), None);
         lock.release().unwrap();
     }
@@ -70,7 +72,7 @@ fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
 #[test]
 fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let token = [7; 20];
     let marked = |label: &[u8]| [&token[..], b"\0redlock:12345", label].concat();
     let other = |label: &[u8]| [&[8; 20][..], b"\0redlock:12345", label].concat();
@@ -113,7 +115,7 @@ fn the_time_left_is_reported_only_for_a_holder_that_a_majority_names_and_that_en
     let (one, other) = ("aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb");
     let ends: &[&str] = &["PX", "60000"];
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     set(&servers, ends, [one, one, other]);
     assert!(waits(&redlock).remaining().is_some());
     set(&servers, ends, [one, other, "cccccccccccccccccccc"]);
@@ -126,8 +128,8 @@ fn the_time_left_is_reported_only_for_a_holder_that_a_majority_names_and_that_en
 fn what_is_too_slow_or_over_names_the_lock_and_the_bound() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
-        let redlock = connected(&servers);
-        let redlock = redlock.with_options(options().max_extensions(0)).unwrap();
+        let redlock = unhurried_connected(&servers);
+        let redlock = redlock.with_options(unhurried().max_extensions(0)).unwrap();
         let mut lock = take(&redlock, "shop:a");
         let Err(Error::TooSlow(slow)) = lock.ensure(2 * TTL) else {
             panic!("there is not so much time");
@@ -158,7 +160,7 @@ fn what_is_too_slow_or_over_names_the_lock_and_the_bound() {
 #[test]
 fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_free() {
     let servers = Server::several(3);
-    let (redlock, other) = (connected(&servers), connected(&servers));
+    let (redlock, other) = (unhurried_connected(&servers), unhurried_connected(&servers));
     let lockables = |redlock: &Redlock| {
         [
             redlock.semaphore("permit", 1).unwrap(),
@@ -188,9 +190,9 @@ fn a_single_try_for_a_permit_a_writer_or_several_names_reports_when_they_are_fre
 #[test]
 fn a_single_try_for_a_plain_lock_sends_one_command_and_names_no_holder() {
     let servers = Server::several(1);
-    let labelled = connected(&servers).with_options(options().label("web-3"));
+    let labelled = unhurried_connected(&servers).with_options(unhurried().label("web-3"));
     let lock = take(&labelled.unwrap(), "a");
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let sent = || {
         let names = ["set", "get", "getrange", "pttl", "eval", "evalsha", "del"];
         names.map(|name| servers[0].calls(name))
@@ -207,7 +209,7 @@ fn a_single_try_for_a_plain_lock_sends_one_command_and_names_no_holder() {
 #[test]
 fn a_lock_that_this_program_holds_itself_is_reported_as_its_own() {
     let servers = Server::several(3);
-    let (redlock, other) = (connected(&servers), connected(&servers));
+    let (redlock, other) = (unhurried_connected(&servers), unhurried_connected(&servers));
     let at_once = |redlock: &Redlock| busy(redlock.acquire_within("a", TTL, ms(0)));
     let lock = take(&redlock, "a");
     let error = at_once(&redlock.clone());

@@ -182,7 +182,7 @@ fn numbers_grow_over_every_way_that_a_lock_ends_or_goes_on() {
 #[test]
 fn a_number_is_asked_for_once_and_counted_in_a_key_that_lives_for_a_day() {
     let server = Server::start();
-    let redlock = connected(std::slice::from_ref(&server));
+    let redlock = unhurried_connected(std::slice::from_ref(&server));
     let lock = take(&redlock, "a");
     let number = lock.fencing_token().unwrap();
     let calls = || {
@@ -298,7 +298,7 @@ fn a_majority_suffices_and_a_minority_is_an_error() {
 #[test]
 fn two_threads_that_ask_at_once_get_one_number() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for round in 0..50 {
         let lock = take(&redlock, "a");
         let numbers = std::thread::scope(|scope| {

@@ -36,8 +36,8 @@ fn assert_well(child: libc::pid_t, what: &str) {
 const POLL: Duration = Duration::from_secs(5);
 
 fn patient(servers: &[Server]) -> redlock_sync::Redlock {
-    let options = options().retry_delay(POLL, POLL);
-    connected(servers).with_options(options).unwrap()
+    let options = unhurried().retry_delay(POLL, POLL);
+    unhurried_connected(servers).with_options(options).unwrap()
 }
 
 fn in_queue(servers: &[Server], count: u64) {
@@ -150,7 +150,7 @@ fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
         "a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither",
         || {
             let servers = Server::several(3);
-            let redlock = redlock(&servers);
+            let redlock = unhurried_redlock(&servers);
             take(&redlock, "warm").release().unwrap();
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {

@@ -172,7 +172,7 @@ fn the_same_address_twice_is_refused() {
 #[test]
 fn a_bad_resource_or_ttl_is_named_and_nothing_is_sent() {
     let servers = Server::several(1);
-    let redlock = redlock(&servers);
+    let redlock = unhurried_redlock(&servers);
     let long = vec![0; 64 * 1024 + 1];
     for (resource, expected) in [(&[][..], "0 bytes"), (&long, "65537 bytes")] {
         for text in [
@@ -233,7 +233,7 @@ fn nothing_connects_before_the_first_operation() {
             .unwrap()
     };
     let before = received();
-    let redlock = redlock(&servers)
+    let redlock = unhurried_redlock(&servers)
         .clone()
         .with_options(Options::new())
         .unwrap();
@@ -335,7 +335,7 @@ fn other_data_under_a_name_is_an_error_of_every_kind_of_lock_and_is_never_change
 #[test]
 fn all_holders_of_a_name_that_is_deleted_have_lost_it() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for lockable in kinds(&redlock) {
         let first = lockable.try_acquire(TTL).unwrap().unwrap();
         let mut held = vec![first];

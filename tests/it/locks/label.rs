@@ -8,8 +8,8 @@ use redlock_sync::{Error, Holder, LockState, Options, Redlock, Token};
 use support::*;
 
 fn labelled(servers: &[Server], label: &str) -> Redlock {
-    let options = options().label(label).max_extensions(1000);
-    connected(servers).with_options(options).unwrap()
+    let options = unhurried().label(label).max_extensions(1000);
+    unhurried_connected(servers).with_options(options).unwrap()
 }
 
 fn value(server: &Server, key: &str) -> Vec<u8> {
@@ -75,15 +75,15 @@ fn a_lock_with_a_label_is_used_like_any_other() {
 fn clients_with_another_label_or_none_are_excluded_wait_and_are_notified() {
     let servers = Server::several(3);
     let redlock = labelled(&servers, "one");
-    let options = options().retry_delay(TTL, TTL);
+    let options = unhurried().retry_delay(TTL, TTL);
     let fair = options.clone().fair(true).label("fair");
     let others = [
         redlock
             .clone()
             .with_options(options.clone().label("thread")),
-        connected(&servers).with_options(options.clone().label("other")),
-        connected(&servers).with_options(options),
-        connected(&servers).with_options(fair),
+        unhurried_connected(&servers).with_options(options.clone().label("other")),
+        unhurried_connected(&servers).with_options(options),
+        unhurried_connected(&servers).with_options(fair),
     ];
     let others = others.map(Result::unwrap);
     let lock = take(&redlock, "a");
@@ -139,7 +139,7 @@ fn a_token_is_enough_to_go_on_with_a_lock() {
 #[test]
 fn what_could_not_be_a_label_is_not_shown_as_one() {
     let servers = Server::several(1);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for (label, is_one) in [
         ("web-3", true),
         ("\u{202e}3-bew", false),
@@ -167,7 +167,7 @@ fn what_could_not_be_a_label_is_not_shown_as_one() {
 #[test]
 fn a_holder_with_several_labels_is_one_holder() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for (server, label) in servers.iter().zip(["a", "b", ""]) {
         let value = [&[7; 20][..], b"\0redlock:12345", label.as_bytes()].concat();
         server.command_bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);

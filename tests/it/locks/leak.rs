@@ -93,7 +93,7 @@ fn a_kept_lock_a_resumed_one_and_one_that_was_extended_are_left_for_a_time() {
 #[test]
 fn a_lock_is_never_prolonged_and_a_key_without_an_end_gets_one() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let five = ms(5000);
     redlock.acquire("a", five).unwrap().leak_for(TTL).unwrap();
     all_end_within(&servers, "a", five);
@@ -108,7 +108,7 @@ fn a_lock_is_never_prolonged_and_a_key_without_an_end_gets_one() {
 #[test]
 fn without_a_time_it_is_released_and_the_next_waiter_has_it() {
     let servers = Server::several(3);
-    let [redlock, other] = [(); 2].map(|()| connected(&servers));
+    let [redlock, other] = [(); 2].map(|()| unhurried_connected(&servers));
     let lock = take(&redlock, "a");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| other.acquire_within("a", TTL, TTL).unwrap());

@@ -70,7 +70,7 @@ fn reason(what: &str, result: Result<(), Error>) -> (LostReason, String) {
 fn a_lock_that_is_gone_is_told_from_another_holders() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
-        let (redlock, other) = (connected(&servers), connected(&servers));
+        let (redlock, other) = (unhurried_connected(&servers), unhurried_connected(&servers));
         for (kind, take, others) in KINDS {
             for (end, end_of) in ENDS {
                 let what = format!("{kind}, {end}, {nodes} nodes");
@@ -101,7 +101,7 @@ fn a_lock_that_is_gone_is_told_from_another_holders() {
 #[test]
 fn another_holder_on_some_nodes_is_named_though_the_key_is_gone_from_others() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     for (end, end_of) in ENDS {
         let lock = plain(&redlock);
         delete(&servers);

@@ -17,7 +17,7 @@ const PREFIXES: [(&str, &[&str]); 2] = [
 ];
 
 fn patient() -> Options {
-    options().retry_delay(POLL, POLL)
+    unhurried().retry_delay(POLL, POLL)
 }
 
 fn with_prefix(servers: &[Server], prefix: &str, options: Options) -> Redlock {

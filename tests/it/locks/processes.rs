@@ -12,7 +12,7 @@ fn nodes() -> Redlock {
     let nodes = std::env::var("NODES").unwrap();
     Redlock::new(nodes.split(','))
         .unwrap()
-        .with_options(options())
+        .with_options(unhurried())
         .unwrap()
 }
 

@@ -33,7 +33,7 @@ fn nothing_is_left(servers: &[Server]) {
 fn readers_share_it_and_a_writer_has_it_alone() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let [one, two] = [(); 2].map(|()| connected(&servers));
+        let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
         let ([read, write], [other_read, other_write]) = (both(&one), both(&two));
         let readers = [take_one(&read), take_one(&other_read), take_one(&read)];
         assert!(readers.iter().all(|lock| lock.slot().is_none()));
@@ -148,7 +148,7 @@ fn a_writer_that_is_killed_keeps_readers_out_for_a_time_only() {
 #[test]
 fn a_name_that_is_a_key_beside_a_lock_is_denied_while_that_is_there_and_its_lock_is_left_alone() {
     let servers = Server::several(3);
-    let [one, two] = [(); 2].map(|()| connected(&servers));
+    let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
     let [reads, writes] = both(&one);
     let reader = take_one(&reads);
     let named = beside(NAME, "ww");
@@ -176,9 +176,9 @@ fn a_name_that_is_a_key_beside_a_lock_is_denied_while_that_is_there_and_its_lock
 #[test]
 fn plain_waiters_are_notified_by_a_writer() {
     let servers = Server::several(3);
-    let [one, two] = [(); 2].map(|()| connected(&servers));
+    let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
     let [_, write] = both(&one);
-    let options = options().retry_delay(Duration::from_secs(60), Duration::from_secs(60));
+    let options = unhurried().retry_delay(Duration::from_secs(60), Duration::from_secs(60));
     let two = two.with_options(options).unwrap();
     all_vote(&two, &servers);
     let writer = take_one(&write);
@@ -195,7 +195,7 @@ fn plain_waiters_are_notified_by_a_writer() {
 #[test]
 fn one_name_is_one_kind_of_lock() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let pool = redlock.semaphore(NAME, 2).unwrap();
     let permit = take_one(&pool);
     for lockable in both(&redlock) {

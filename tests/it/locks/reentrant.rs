@@ -69,8 +69,8 @@ fn entering_again_asks_no_node_while_half_of_the_validity_is_left() {
 #[test]
 fn an_inner_entry_that_needs_more_time_extends_the_lock_for_all() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
-    let limited = redlock.with_options(options().max_extensions(1)).unwrap();
+    let redlock = unhurried_connected(&servers);
+    let limited = redlock.with_options(unhurried().max_extensions(1)).unwrap();
     let locks = limited.reentrant();
     let outer = locks.acquire("a", TTL).unwrap();
     let inner = locks.acquire("a", 10 * TTL).unwrap();
@@ -121,14 +121,14 @@ fn bad_ttls_are_refused_inside_as_outside() {
 #[test]
 fn other_threads_resources_and_clients_contend_as_ever() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let locks = redlock.reentrant();
     let outer = locks.acquire("a", TTL).unwrap();
     // Clones are one family, plain acquirers know nothing of it.
     let clone = redlock.clone().reentrant();
     assert_eq!(clone.acquire("a", TTL).unwrap().depth(), 2);
     assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
-    let other_options = redlock.clone().with_options(options().max_extensions(3));
+    let other_options = redlock.clone().with_options(unhurried().max_extensions(3));
     let same = other_options.unwrap().reentrant();
     assert_eq!(try_take(&same, TTL).unwrap().depth(), 2);
     // Another resource, another client, another thread.

@@ -36,7 +36,7 @@ fn left(server: &Server, name: &str) -> i64 {
 fn as_many_hold_it_as_there_are_permits_and_each_has_another_slot() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let [one, two] = [(); 2].map(|()| connected(&servers));
+        let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
         let [one, two] = [one, two].map(|redlock| semaphore(&redlock, 3));
         let mut held = vec![permit(&one), permit(&two), permit(&one)];
         assert_eq!(slots(&held), BTreeSet::from([0, 1, 2]));
@@ -113,7 +113,7 @@ fn each_permit_ends_with_its_own_ttl() {
 #[test]
 fn the_number_of_permits_can_change_while_they_are_held() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let [one, three] = [1, 3].map(|permits| semaphore(&redlock, permits));
     let first = permit(&one);
     assert_eq!(first.slot(), Some(0));
@@ -172,7 +172,7 @@ fn one_name_is_one_kind_of_lock_and_other_data_is_never_touched() {
 #[test]
 fn a_set_that_was_damaged_by_hand_gives_no_permit_twice() {
     let server = Server::start();
-    let two = semaphore(&connected(std::slice::from_ref(&server)), 2);
+    let two = semaphore(&unhurried_connected(std::slice::from_ref(&server)), 2);
     let first = permit(&two);
     server.command(&["ZADD", NAME, "99999999999999", "zzz"]);
     server.command(&["ZADD", NAME, "99999999999999", "redlock:x"]);
@@ -265,7 +265,7 @@ fn each_kind_loads_its_scripts_when_it_is_first_used() {
         let count = server.info("memory", "number_of_cached_scripts");
         count.parse().unwrap()
     };
-    let redlock = connected(std::slice::from_ref(&server));
+    let redlock = unhurried_connected(std::slice::from_ref(&server));
     take(&redlock, "a").release().unwrap();
     for (lockable, scripts) in [
         (semaphore(&redlock, 2), 2),

@@ -24,7 +24,7 @@ fn nothing_is_left(servers: &[Server]) {
 fn all_names_are_locked_or_none() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let [one, two] = [(); 2].map(|()| connected(&servers));
+        let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
         let abc = one.several(["c", "a", "b", "a"]).unwrap();
         let names = [&b"a"[..], b"b", b"c"];
         assert_eq!(abc.resources().collect::<Vec<_>>(), names);
@@ -105,7 +105,7 @@ fn a_lock_on_several_names_does_what_a_lock_does() {
 #[test]
 fn a_lock_that_has_lost_one_name_is_lost() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let mut lock = take_one(&redlock.several(["a", "b"]).unwrap());
     servers[0].command(&["DEL", "b"]);
     eventually("it is put back there", || {
@@ -147,7 +147,7 @@ fn names_that_cannot_be_are_refused_and_one_name_is_a_write_lock() {
 #[test]
 fn a_name_of_another_kind_is_an_error() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let ab = redlock.several(["a", "b"]).unwrap();
     let permit = take_one(&redlock.semaphore("b", 2).unwrap());
     let text = config(ab.acquire(TTL));
@@ -168,8 +168,8 @@ fn a_name_of_another_kind_is_an_error() {
 #[test]
 fn threads_that_wait_for_single_names_are_notified() {
     let servers = Server::several(3);
-    let [one, two] = [(); 2].map(|()| connected(&servers));
-    let options = options().retry_delay(Duration::from_secs(60), Duration::from_secs(60));
+    let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
+    let options = unhurried().retry_delay(Duration::from_secs(60), Duration::from_secs(60));
     let two = two.with_options(options).unwrap();
     all_vote(&two, &servers);
     let lock = take_one(&one.several(["a", "b"]).unwrap());
@@ -198,7 +198,7 @@ fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_anot
         let (over, holds) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for name in names {
-                let (single, over, holds) = (connected(&servers), &over, &holds);
+                let (single, over, holds) = (unhurried_connected(&servers), &over, &holds);
                 scope.spawn(move || {
                     while !over.load(Ordering::SeqCst) {
                         let lock = single.acquire_within(name, TTL, 2 * TTL).unwrap();
@@ -212,7 +212,7 @@ fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_anot
             let mut reversed = names;
             reversed.reverse();
             let both = [names, reversed].map(|names| {
-                let several = connected(&servers).several(names).unwrap();
+                let several = unhurried_connected(&servers).several(names).unwrap();
                 scope.spawn(move || {
                     let turns = (0..2).map(|_| several.acquire_within(TTL, wait)?.release());
                     turns.collect::<Result<Vec<_>, _>>()
@@ -231,7 +231,7 @@ fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_anot
 #[test]
 fn a_name_that_was_in_the_way_is_claimed_and_kept_until_the_wait_ends() {
     let servers = Server::several(3);
-    let [one, two] = [(); 2].map(|()| connected(&servers));
+    let [one, two] = [(); 2].map(|()| unhurried_connected(&servers));
     let [a, b] = ["a", "b"].map(|name| take(&one, name));
     let ttl = Duration::from_secs(6);
     let several = two.several(["a", "b"]).unwrap();

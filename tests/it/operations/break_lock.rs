@@ -88,7 +88,7 @@ fn a_majority_of_the_nodes_is_enough_and_less_is_an_error() {
 #[test]
 fn a_lock_that_has_changed_hands_stays_with_its_new_holder() {
     let servers = Server::several(3);
-    let (redlock, operator) = (connected(&servers), operator(&servers));
+    let (redlock, operator) = (unhurried_connected(&servers), operator(&servers));
     let first = take(&redlock, "a");
     let shown = holder(&operator, "a");
     first.release().unwrap();
@@ -147,10 +147,10 @@ fn waiting_processes_are_notified() {
         let servers = Server::several(3);
         // Without a message it would not try again in time.
         let minutes = Duration::from_secs(600);
-        let with = |options: Options| redlock(&servers).with_options(options).unwrap();
-        let redlock = with(options().retry_delay(minutes, minutes).fair(fair));
+        let with = |options: Options| unhurried_redlock(&servers).with_options(options).unwrap();
+        let redlock = with(unhurried().retry_delay(minutes, minutes).fair(fair));
         all_vote(&redlock, &servers);
-        let operator = with(options().fair(true));
+        let operator = with(unhurried().fair(true));
         let held = operator.try_acquire("a", minutes).unwrap().unwrap();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| redlock.acquire("a", TTL));

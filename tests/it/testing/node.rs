@@ -29,7 +29,7 @@ fn a_holder_is_shown_with_its_token_label_and_time() {
     let redlock = client(std::slice::from_ref(&node));
     let labelled = redlock
         .clone()
-        .with_options(options().label("web-3"))
+        .with_options(unhurried().label("web-3"))
         .unwrap();
     assert_eq!(node.holder("a"), None);
     let lock = redlock.acquire("a", TTL).unwrap();
@@ -284,7 +284,7 @@ fn what_is_no_command_of_this_crate_is_refused_or_ends_the_connection() {
 #[test]
 fn names_and_labels_of_any_length_are_understood() {
     let node = Node::start().unwrap();
-    let longest = options().label("é".repeat(32));
+    let longest = unhurried().label("é".repeat(32));
     let redlock = client(std::slice::from_ref(&node))
         .with_options(longest)
         .unwrap();

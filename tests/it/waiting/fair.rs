@@ -18,12 +18,14 @@ const TURN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_secs(15);
 
 fn fair_options() -> Options {
-    options().retry_delay(POLL, POLL).fair(true)
+    unhurried().retry_delay(POLL, POLL).fair(true)
 }
 
 /// As another process, with connections to all nodes.
 fn fair(servers: &[Server]) -> Redlock {
-    connected(servers).with_options(fair_options()).unwrap()
+    unhurried_connected(servers)
+        .with_options(fair_options())
+        .unwrap()
 }
 
 /// A node that grants what most deny puts no waiter into its queue.
@@ -573,9 +575,9 @@ fn a_waiter_with_little_time_is_notified_all_the_same() {
 fn a_waiter_that_is_not_fair_goes_first_and_does_no_harm() {
     let servers = Server::several(3);
     let [holder, redlock] = [(); 2].map(|()| fair(&servers));
-    let plain = connected(&servers);
+    let plain = unhurried_connected(&servers);
     let plain = plain
-        .with_options(options().retry_delay(POLL, POLL))
+        .with_options(unhurried().retry_delay(POLL, POLL))
         .unwrap();
     let mut gaps: Vec<Duration> = (0..20)
         .map(|round| {

@@ -56,7 +56,7 @@ fn each_name_has_its_own_queue_order_and_counter() {
     for fair in [false, true] {
         let [holder, next, other] = [(); 3].map(|()| {
             let options = patient().fair(fair);
-            redlock(std::slice::from_ref(&server))
+            unhurried_redlock(std::slice::from_ref(&server))
                 .with_options(options)
                 .unwrap()
         });

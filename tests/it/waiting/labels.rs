@@ -13,7 +13,7 @@ const POLL: Duration = Duration::from_secs(10);
 const LONG: &str = "web-3 redlock:3f 5fé and all that a label may have, 64 bytes: 1";
 
 fn patient() -> Options {
-    options().retry_delay(POLL, POLL)
+    unhurried().retry_delay(POLL, POLL)
 }
 
 fn process(urls: &[String], options: Options) -> Redlock {
@@ -180,12 +180,12 @@ fn what_else_is_in_a_queue_is_counted_and_neither_shown_nor_in_the_way() {
 #[test]
 fn one_that_gives_up_is_no_longer_shown() {
     let servers = Server::several(3);
-    let lock = take(&connected(&servers), "x");
-    let one = connected(&servers)
+    let lock = take(&unhurried_connected(&servers), "x");
+    let one = unhurried_connected(&servers)
         .with_options(patient().label("one"))
         .unwrap();
     let two = one.clone().with_options(patient().label("two")).unwrap();
-    let looks = connected(&servers);
+    let looks = unhurried_connected(&servers);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| one.acquire_within("x", TTL, ms(1500)));
         in_queue(&servers, "x", 1);

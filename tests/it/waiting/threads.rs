@@ -17,7 +17,7 @@ const PROMPT: Duration = Duration::from_secs(2);
 
 fn patient(servers: &[Server]) -> Redlock {
     let options = unhurried().retry_delay(POLL, POLL);
-    connected(servers).with_options(options).unwrap()
+    unhurried_connected(servers).with_options(options).unwrap()
 }
 
 fn end(lock: Lock, dropped: bool) {
@@ -160,7 +160,7 @@ fn a_hand_off_costs_one_set_and_one_release_on_each_node() {
 fn a_wait_queue_does_not_poll() {
     let servers = Server::several(3);
     // A lock that was asked for every 1 to 10 ms before there were wait queues.
-    let redlock = connected(&servers);
+    let redlock = unhurried_connected(&servers);
     let lock = take(&redlock, "a");
     let sets = || servers.iter().map(|server| server.calls("set")).max();
     let before = sets().unwrap();
@@ -223,7 +223,7 @@ fn waits_end_in_hand_offs(trials: u32) {
     const STEP: Duration = Duration::from_micros(50);
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
-        let (redlock, other) = (connected(&servers), connected(&servers));
+        let (redlock, other) = (unhurried_connected(&servers), unhurried_connected(&servers));
         let mut admins: Vec<_> = servers
             .iter()
             .map(|server| redis::Client::open(server.unix_url()).unwrap())
@@ -603,7 +603,7 @@ fn subscriptions_end_soon_after_the_last_need() {
 fn threads_that_come_and_go_are_all_answered() {
     for nodes in [1, 5] {
         let servers = Server::several(nodes);
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         for round in 0..100 {
             std::thread::scope(|scope| {
                 for number in 0..1 + round % 12 {
