@@ -9,7 +9,7 @@ use redlock_sync::{Error, Redlock};
 use support::*;
 
 /// Too long for anything here to be explained by waiting for it.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn patient(servers: &[Server]) -> Redlock {
     let redlock = connected(servers)
@@ -48,12 +48,12 @@ fn a_silent_minority_costs_a_fraction_of_the_node_timeout() {
 #[test]
 fn a_silent_minority_loses_no_lock_with_less_validity_left_than_the_node_timeout() {
     std::thread::scope(|scope| {
-        for (nodes, part) in [(3, 0), (5, 0), (5, 1), (5, 2)] {
+        for (nodes, part) in [(3, 0), (5, 0), (5, 1), (5, 2), (5, 3), (5, 4)] {
             scope.spawn(move || {
                 let servers = Server::several(nodes);
                 let most = u32::try_from(nodes / 2).unwrap();
                 let subsets = subsets(nodes, most).enumerate();
-                let mine = subsets.filter(|(i, _)| nodes == 3 || i % 3 == part);
+                let mine = subsets.filter(|(i, _)| nodes == 3 || i % 5 == part);
                 for (i, silent) in mine {
                     loses_nothing(&servers, &silent, i % 2 == 0);
                 }
@@ -95,7 +95,7 @@ fn loses_nothing(servers: &[Server], silent: &[usize], extends_first: bool) {
 #[test]
 fn a_stuck_node_delays_no_call_while_it_is_away() {
     let servers = Server::several(3);
-    let timeout = TIMEOUT;
+    let timeout = TIMEOUT / 2;
     let redlock = connected(&servers)
         .with_options(options().node_timeout(timeout))
         .unwrap();
@@ -156,7 +156,7 @@ fn a_thread_that_submits_while_the_leader_delivers_answers_is_not_kept_waiting()
     servers[1].command(&["DEL", "held"]);
     servers[2].stop();
     take(&redlock, "meets the silence").release().unwrap();
-    let end = Instant::now() + 3 * TIMEOUT;
+    let end = Instant::now() + 2 * TIMEOUT;
     let (pairs, worst) = std::thread::scope(|scope| {
         scope.spawn(|| {
             while Instant::now() < end {

@@ -54,7 +54,7 @@ fn a_logger_that_panics_ends_no_renewal() {
     in_own_process(name, || {
         static PANICS: AtomicU32 = AtomicU32::new(0);
         let servers = Server::several(3);
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         let lock = keep(&redlock, "renewed", Duration::from_secs(3), HOUR);
         rule(|thread, text| {
             if thread == "redlock-renewal"
@@ -121,7 +121,7 @@ fn a_logger_that_panics_swallows_no_callback() {
         let servers = Server::several(3);
         let redlock = connected(&servers);
         rule(|_, text| assert!(!text.contains("\"panicking\" is lost")));
-        let lock = keep(&redlock, "panicking", ms(600), ms(600));
+        let lock = keep(&redlock, "panicking", ms(2000), ms(2000));
         let (sender, receiver) = mpsc::channel();
         lock.on_lost(move |reason| sender.send(reason).unwrap());
         let reason = receiver.recv_timeout(Duration::from_secs(20));
@@ -144,7 +144,7 @@ fn a_callback_that_a_blocked_logger_delays_is_not_called_after_stop() {
                 eventually("the lock is stopped", || STOPPED.load(Ordering::Relaxed));
             }
         });
-        let lock = keep(&redlock, "blocking", ms(600), ms(600));
+        let lock = keep(&redlock, "blocking", ms(2000), ms(2000));
         let (sender, receiver) = mpsc::channel();
         lock.on_lost(move |_| {
             sender.send(STOPPED.load(Ordering::Relaxed)).unwrap();
@@ -273,9 +273,9 @@ fn a_logger_that_blocks_stops_no_other_thread() {
         within_a_minute();
         let mut servers = Server::several(3);
         let redlock = connected(&servers);
-        let kept = keep(&redlock, "kept", ms(900), HOUR);
+        let kept = keep(&redlock, "kept", ms(3000), HOUR);
         // A loss is logged by the thread that renews, or that watches, if anything is.
-        let taken = keep(&redlock, "taken", ms(900), HOUR);
+        let taken = keep(&redlock, "taken", ms(3000), HOUR);
         taken.on_lost(|_| ());
         TEST.set(std::thread::current().id()).unwrap();
         rule(|_, text| {
@@ -317,7 +317,7 @@ fn a_logger_that_blocks_stops_no_other_thread() {
             });
             eventually("the node votes again", || servers[0].keys().len() > 1);
         }
-        assert!(!kept.wait_lost(ms(1800)));
+        assert!(!kept.wait_lost(ms(4000)));
         // And no more than one for each reason.
         assert!(BLOCKED.load(Ordering::Relaxed) <= 3);
         // The users hold what they hold; nothing waits for them.

@@ -307,8 +307,8 @@ fn every_loss_is_reported_once_and_before_the_end() {
     let limit = &["acquired 1", "lost HoldLimit", "ended WasLost"];
     for ending in 0..4 {
         check("held for as long as it may be", limit, &|| {
-            let lock = redlock.acquire("a", ms(600)).unwrap();
-            let kept = lock.keep_alive(ms(600)).unwrap();
+            let lock = redlock.acquire("a", ms(2000)).unwrap();
+            let kept = lock.keep_alive(ms(2000)).unwrap();
             if ending == 3 {
                 kept.on_lost(|_| ());
             }
@@ -328,8 +328,8 @@ fn every_loss_is_reported_once_and_before_the_end() {
     }
     // Nothing asks, and nothing finds out before the end.
     check("kept, and dropped when it is over", limit, &|| {
-        let lock = redlock.acquire("a", ms(600)).unwrap();
-        let kept = lock.keep_alive(ms(600)).unwrap();
+        let lock = redlock.acquire("a", ms(2000)).unwrap();
+        let kept = lock.keep_alive(ms(2000)).unwrap();
         eventually("the renewal finds out", || told.has("lost HoldLimit"));
         drop(kept);
         eventually("the end is reported", || told.has("ended WasLost"));
@@ -368,7 +368,7 @@ fn waits_attempts_and_times_are_those_of_the_lock() {
     let servers = Server::several(3);
     let facts = Arc::new(Mutex::new(Vec::new()));
     let noted = facts.clone();
-    let redlock = redlock(&servers).with_observer(move |event| {
+    let redlock = unhurried_redlock(&servers).with_observer(move |event| {
         let mut facts = noted.lock().unwrap();
         match event {
             Event::Acquired { wait, attempts, .. } => facts.push((*wait, *attempts)),
@@ -443,7 +443,7 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_gets_none_after_
             }
         }
     };
-    let redlock = redlock(&servers).with_observer(observer);
+    let redlock = unhurried_redlock(&servers).with_observer(observer);
     let keep = |name: &str| {
         let lock = redlock.acquire(name, Duration::from_secs(3)).unwrap();
         lock.keep_alive(HOUR).unwrap()
@@ -495,7 +495,7 @@ fn an_observer_that_sleeps_at_a_loss_holds_up_no_thread_and_gets_the_end_after_i
             told.note(event);
         }
     };
-    let redlock = redlock(&servers).with_observer(observer);
+    let redlock = unhurried_redlock(&servers).with_observer(observer);
     let keep = |name: &str| {
         let lock = redlock.acquire(name, Duration::from_secs(3)).unwrap();
         lock.keep_alive(HOUR).unwrap()
