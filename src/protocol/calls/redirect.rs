@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
-use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::kind::Kind::{Permit, Plain};
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -291,7 +291,9 @@ impl Redirect {
 fn with_one_key(op: Op) -> Option<Op> {
     let action = match op.action {
         Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
-        Action::AcquireOrEnqueue(ttl, _) if op.key.kind.is_plain() => Action::Acquire(ttl),
+        Action::AcquireOrEnqueue(ttl, _) if matches!(op.key.kind, Plain | Permit { .. }) => {
+            Action::Acquire(ttl)
+        }
         _ => return None,
     };
     let op = Op { action, ..op };
@@ -301,7 +303,7 @@ fn with_one_key(op: Op) -> Option<Op> {
 /// How a release that no call waits for is sent. That of a reader or a writer names other keys, whatever it is to do.
 fn alone(key: &Key) -> Notify {
     match key.kind {
-        Kind::Plain | Kind::Permit { .. } => Notify::None,
+        Plain | Permit { .. } => Notify::None,
         _ => Notify::First,
     }
 }

@@ -467,6 +467,33 @@ fn a_waiter_enters_a_slot_that_is_being_moved() {
     cluster.nothing_is_left();
 }
 
+/// Wherever the keys are: those who wait are in the queue, a key beside the lock.
+#[test]
+fn who_waits_for_a_permit_is_served_in_the_middle_of_a_move() {
+    let cluster = Cluster::masters(3);
+    let [redlock, other] = [warm(&cluster), warm(&cluster)];
+    for moved in 0..3 {
+        let name = cluster.names(0).nth(moved).unwrap();
+        let [semaphore, wanted] = [&redlock, &other].map(|of| of.semaphore(&name, 1).unwrap());
+        let permit = semaphore.acquire(LONG).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = waiter(scope, || wanted.acquire(LONG).unwrap());
+            eventually("it waits", || cluster.at(&name).queued(&name) == 1);
+            let moving = cluster.begin_to_move(&name, 1);
+            let keys = [name.clone(), beside(&name, "w")];
+            keys.iter().take(moved).for_each(|key| moving.key(key));
+            // A permit that others have is no failure.
+            let refused = wanted.acquire_within(LONG, S / 2).unwrap_err();
+            assert!(matches!(refused, Error::Busy(_)), "{refused}");
+            released_at_last(permit);
+            let next = waiting.join().unwrap();
+            released_at_last(next);
+            moving.end();
+        });
+    }
+    cluster.nothing_is_left();
+}
+
 #[test]
 fn a_fencing_token_of_a_slot_on_its_way_is_larger_than_those_before() {
     let cluster = Cluster::masters(3);

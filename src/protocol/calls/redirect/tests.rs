@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
+use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueEntry};
 use crate::protocol::mutants::set_mutant;
 use crate::values::clock;
@@ -195,18 +196,24 @@ fn a_torn_operation_is_sent_again_with_the_locks_key_alone() {
         turn: None,
     };
     let enqueues = Action::AcquireOrEnqueue(ttl(MS * 900), Arc::new(entry));
-    for (action, expected) in [
-        (enqueues, Action::Acquire(ttl(MS * 900))),
-        (
-            Action::Release(Notify::First),
-            Action::Release(Notify::None),
-        ),
+    let permit = Kind::Permit {
+        permits: 2,
+        slot: None,
+    };
+    let acquire = Action::Acquire(ttl(MS * 900));
+    let [release, alone] = [Notify::First, Notify::None].map(Action::Release);
+    for (kind, action, expected) in [
+        (Kind::Plain, &enqueues, &acquire),
+        (permit.clone(), &enqueues, &acquire),
+        (Kind::Plain, &release, &alone),
+        (permit, &release, &alone),
     ] {
-        let mut redirect = waited(action, 1, now);
+        let op = Op::new(action.clone(), key(b"a").of_kind(kind));
+        let mut redirect = Redirect::waited(op, SLOT, 1, (now, now + 5000 * MS));
         let NextHop::Owner { op, .. } = redirect.next(&answer("TRYAGAIN", now), now) else {
             panic!("it goes to the owner");
         };
-        assert_eq!(op.action, expected);
+        assert_eq!(&op.action, expected);
         let again = redirect.next(&answer("TRYAGAIN", now), now);
         assert!(matches!(again, NextHop::Nowhere));
         let mut last = Answer::none(now);
