@@ -233,7 +233,7 @@ impl Directory {
         }
     }
 
-    /// Asks whether the master still is at `address` (rule R43). `None` if the answers do not decide it.
+    /// Asks whether the master still is at `address` (rule R43).
     pub(super) fn confirm(&self, address: &str) -> Option<LastWord> {
         let (asked, time) = (clock::instant(), DirectoryTimes::REAL.confirm);
         let (said, word) = match &self.source {
@@ -254,11 +254,19 @@ impl Directory {
             }
         };
         let is_sure = word.is_some() && !said.is_silence();
-        if self.warned.swap(!is_sure, Ordering::Relaxed) || is_sure {
-            return word;
+        let was_warned = self.warned.swap(!is_sure, Ordering::Relaxed);
+        if !was_warned && !is_sure {
+            self.warn(&said);
         }
-        self.warn(&said);
-        word
+        word.or_else(|| {
+            // It is asked again soon, so it is not final.
+            let text = match self.no_master(&said) {
+                Cause::NoMaster(text, _) => text,
+                cause => cause.to_string(),
+            };
+            let answer = Err(Cause::NoMaster(text, false));
+            Some(LastWord { answer, at: asked })
+        })
     }
 
     fn warn(&self, said: &Opinions) {

@@ -42,8 +42,8 @@ const CHANGES: &[Change] = &[
     ),
     (
         RELEASE_MEMBER,
-        "set_end()\nreturn (found == 's'",
-        "return (found == 's'",
+        "set_end()\nreturn frees",
+        "return frees",
     ),
     (
         REFILL_MEMBER,

@@ -253,10 +253,13 @@ impl Redirect {
             }),
             // One of the two servers has the lock's key. The slot's owner reports which: servers before Redis 7 redirect
             // a command although they have some of its keys.
-            Hint::Torn if self.is_waited_for && !mutant(Mutant::TornIsFinal) => {
-                self.op = with_one_key(self.op.clone())?;
-                let pause = self.hops.next(now)?;
-                Some(self.owner(pause))
+            Hint::Torn if !mutant(Mutant::TornIsFinal) => {
+                match with_own_keys(self.op.clone()) {
+                    Some(op) => self.op = op,
+                    None if self.is_waited_for => return None,
+                    None => {}
+                }
+                self.hops.next(now).map(|pause| self.owner(pause))
             }
             // In the end one server has all keys of the slot.
             _ if !self.is_waited_for => self.hops.next(now).map(|pause| self.owner(pause)),
@@ -287,20 +290,20 @@ impl Redirect {
     }
 }
 
-/// The operation with the lock's key alone, if it can do without others, and has any.
-fn with_one_key(op: Op) -> Option<Op> {
+/// The operation with the lock's keys alone, if it can do without others, and has any. A release notifies no waiter then, and
+/// leaves a writer's mark, which ends by itself.
+fn with_own_keys(op: Op) -> Option<Op> {
     let action = match op.action {
-        Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
+        Action::Release(notify) if notify != Notify::None => Action::Release(Notify::None),
         Action::AcquireOrEnqueue(ttl, _) if matches!(op.key.kind, Plain | Permit { .. }) => {
             Action::Acquire(ttl)
         }
         _ => return None,
     };
-    let op = Op { action, ..op };
-    (!op.action.uses_companions(&op.key.kind)).then_some(op)
+    Some(Op { action, ..op })
 }
 
-/// How a release that no call waits for is sent. That of a reader or a writer names other keys, whatever it is to do.
+/// How a release that no call waits for is sent at first. That of a reader, a writer or several names notifies a waiter.
 fn alone(key: &Key) -> Notify {
     match key.kind {
         Plain | Permit { .. } => Notify::None,

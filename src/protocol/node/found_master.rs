@@ -54,6 +54,7 @@ pub(crate) struct FoundMaster {
 /// A directory's answer about an address: whether the master is there, or why not.
 #[derive(Debug)]
 pub(crate) struct LastWord {
+    /// [`Cause::NoMaster`]: the answers do not decide it, and the last answer holds until it is too old.
     pub(crate) answer: Result<(), Cause>,
     /// When the servers that the answer relies on were asked.
     pub(crate) at: Instant,

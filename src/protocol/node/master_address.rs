@@ -3,6 +3,7 @@
 //! If a directory names the master, another server may have become the master long before the previous one learns of it
 //! and stops granting locks. So a grant counts only if the directory has confirmed the address lately.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
@@ -22,6 +23,8 @@ pub(crate) struct MasterAddress {
     asking: bool,
     /// Set if the node has another master.
     moved: Option<Cause>,
+    /// Why the last answer did not confirm the address, if it decided nothing.
+    doubt: Option<Arc<Cause>>,
 }
 
 impl MasterAddress {
@@ -46,6 +49,11 @@ impl MasterAddress {
     /// Whether the last answer is too old.
     pub(crate) fn is_unconfirmed(&self, now: Instant) -> bool {
         self.found.as_ref().is_some_and(|found| !found.counts(now))
+    }
+
+    /// Why the last answer is too old, if the directory was asked since.
+    pub(crate) fn doubt(&self, now: Instant) -> Option<&Arc<Cause>> {
+        self.doubt.as_ref().filter(|_| self.is_unconfirmed(now))
     }
 
     /// Whether to ask the directory, if the node is in use.
@@ -80,7 +88,11 @@ impl MasterAddress {
         };
         let is_newest = !found.is_confirmed || word.at >= found.at;
         match word.answer {
-            Ok(()) if is_newest => (found.at, found.is_confirmed) = (word.at, true),
+            Ok(()) if is_newest => {
+                (found.at, found.is_confirmed) = (word.at, true);
+                self.doubt = None;
+            }
+            Err(cause @ Cause::NoMaster(..)) => self.doubt = Some(Arc::new(cause)),
             Err(cause) if is_newest => self.moved = Some(cause),
             Ok(()) | Err(_) => {}
         }
@@ -141,6 +153,23 @@ mod tests {
         assert!(!address.is_due(zero + S + 99 * MS));
         assert!(address.is_due(zero + S + 100 * MS));
         assert!(address.is_unconfirmed(zero + 3 * S));
+    }
+
+    #[test]
+    fn an_address_that_nothing_confirms_shows_why_until_it_is_confirmed() {
+        let zero = crate::values::clock::instant();
+        let mut address = address(zero);
+        address.ask(zero + S);
+        let answer = Err(Cause::NoMaster("they disagree".into(), false));
+        let at = zero + S;
+        address.answered(at, Some(LastWord { answer, at }));
+        assert!(!address.has_moved());
+        assert!(address.doubt(zero + HOLDS).is_none(), "it still counts");
+        let doubt = address.doubt(zero + HOLDS + MS).unwrap().to_string();
+        assert!(doubt.contains("they disagree"), "{doubt}");
+        address.ask(zero + 3 * S);
+        address.answered(zero + 3 * S, yes(zero + 3 * S));
+        assert!(address.doubt(zero + 9 * S).is_none());
     }
 
     /// However early the machine was started: no time is computed that the clock cannot have.

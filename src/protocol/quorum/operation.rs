@@ -444,10 +444,15 @@ impl<W> Operation<W> {
         }
         let rest = NodeSet::first(nodes.len()).without(self.votes.tally.voted());
         for at in rest.iter() {
-            // The node would have been asked if the others had sufficed; or there was no time.
-            match self.votes.tally.failed.len() > spare {
-                true => self.votes.tally.fail(at),
-                false => self.fail(at, &Arc::new(Cause::NotAsked)),
+            // The node would have been asked if the others had sufficed; or its address is not confirmed; or there was no
+            // time.
+            let doubt = nodes
+                .get(at)
+                .and_then(|node| node.wire().address.doubt(now));
+            match (self.votes.tally.failed.len() > spare, doubt) {
+                (_, Some(doubt)) => self.fail(at, doubt),
+                (true, None) => self.votes.tally.fail(at),
+                (false, None) => self.fail(at, &Arc::new(Cause::NotAsked)),
             }
         }
     }

@@ -114,6 +114,42 @@ fn permits_readers_and_several_names_are_released_in_the_middle_of_a_move() {
     cluster.nothing_is_left();
 }
 
+/// An operator may leave a slot like that for as long as they like. The keys beside a lock need not exist, nor be where it is.
+#[test]
+fn locks_of_each_kind_are_free_once_they_are_released_in_the_middle_of_a_move() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client();
+    let name = cluster.name(0);
+    let names = ["x", "y"].map(|end| format!("{{{name}}}:{end}"));
+    let kinds = [
+        (redlock.semaphore(&name, 1).unwrap(), vec![name.clone()]),
+        (redlock.read_lock(&name).unwrap(), vec![name.clone()]),
+        (redlock.write_lock(&name).unwrap(), vec![name.clone()]),
+        (redlock.several(&names).unwrap(), names.to_vec()),
+    ];
+    for (kind, keys) in &kinds {
+        for has_moved in [false, true] {
+            for is_dropped in [false, true] {
+                let lock = kind.acquire(LONG).unwrap();
+                let to = (cluster.master_of(&name) + 1) % 3;
+                let moving = cluster.begin_to_move(&name, to);
+                if has_moved {
+                    keys.iter().for_each(|key| moving.key(key));
+                }
+                match is_dropped {
+                    true => drop(lock),
+                    false => lock.release().unwrap(),
+                }
+                eventually("it is free", || {
+                    keys.iter().all(|key| cluster.nodes_with(key).is_empty())
+                });
+                moving.end();
+            }
+        }
+    }
+    cluster.nothing_is_left();
+}
+
 #[test]
 fn a_lock_that_is_dropped_with_its_client_behind_a_move_is_released() {
     let cluster = Cluster::masters(3);

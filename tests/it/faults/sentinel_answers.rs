@@ -139,15 +139,19 @@ fn most_sentinels_are_believed_and_not_one_that_is_cut_off() {
 fn sentinels_that_refuse_to_answer_confirm_nothing() {
     let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
     drop(redlock.acquire("a", TTL).unwrap());
-    for error in [
-        "NOAUTH Authentication required.",
-        "ERR No such master with that name",
+    for (error, shown) in [
+        ("NOAUTH Authentication required.", "NOAUTH"),
+        (
+            "ERR No such master with that name",
+            "no sentinel knows a master \"m\"",
+        ),
     ] {
         fakes
             .iter()
             .for_each(|fake| fake.say(|says| says.master = Err(error)));
-        eventually("nothing is granted", || {
-            redlock.try_acquire("a", TTL).is_err()
+        eventually("nothing is granted, and the error shows why", || {
+            let refused = redlock.try_acquire("a", TTL);
+            refused.is_err_and(|error| error.to_string().contains(shown))
         });
         fakes
             .iter()

@@ -207,6 +207,8 @@ fn a_torn_operation_is_sent_again_with_the_locks_key_alone() {
         (permit.clone(), &enqueues, &acquire),
         (Kind::Plain, &release, &alone),
         (permit, &release, &alone),
+        (Kind::Read { waited: 0 }, &release, &alone),
+        (Kind::several(Arc::new([])), &release, &alone),
     ] {
         let op = Op::new(action.clone(), key(b"a").of_kind(kind));
         let mut redirect = Redirect::waited(op, SLOT, 1, (now, now + 5000 * MS));

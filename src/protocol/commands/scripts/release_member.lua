@@ -12,6 +12,8 @@ local member = find(ARGV[1], ARGV[2])
 if not member or not queue and me and member ~= ARGV[2] then
   return instead(ARGV[2])
 end
+-- A server whose slot is on its way refuses to look at a key once its last member is removed.
+local frees = found == 's' or #members() == 1
 redis.call('ZREM', name, member)
 set_end()
-return (found == 's' or #members() == 0) and tell(queue, name, me) or 1
+return frees and tell(queue, name, me) or 1
