@@ -259,7 +259,7 @@ impl Directory {
             self.warn(&said);
         }
         word.or_else(|| {
-            // It is asked again soon, so it is not final.
+            // The question is repeated soon, so the cause is not final.
             let text = match self.no_master(&said) {
                 Cause::NoMaster(text, _) => text,
                 cause => cause.to_string(),

@@ -40,11 +40,7 @@ const CHANGES: &[Change] = &[
         "sub(member, 10, 12) + 1",
         "sub(member, 10, 12) + 0",
     ),
-    (
-        RELEASE_MEMBER,
-        "set_end()\nreturn frees",
-        "return frees",
-    ),
+    (RELEASE_MEMBER, "set_end()\nreturn frees", "return frees"),
     (
         REFILL_MEMBER,
         "found == 's' and head(other) == wanted",
