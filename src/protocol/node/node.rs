@@ -141,6 +141,12 @@ impl Node {
         self.is_connected() && !self.server.is_guarded() && !self.wire.address.is_from_directory()
     }
 
+    /// Whether the node's state changes only if something happens: all its answers count, and it is owed nothing.
+    #[inline]
+    pub(crate) fn is_steady(&self) -> bool {
+        self.always_votes() && self.outbox.has_none()
+    }
+
     /// Which of the node's answers count now.
     pub(crate) fn standing(&self, now: Instant) -> Standing {
         let standing = match self.link {

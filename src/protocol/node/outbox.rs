@@ -92,6 +92,12 @@ impl Outbox {
         self.ready == 0
     }
 
+    /// Whether there are no debts, deferred ones included.
+    #[inline]
+    pub(crate) fn has_none(&self) -> bool {
+        self.debts.is_empty()
+    }
+
     #[inline]
     fn has_deferred(&self) -> bool {
         self.ready < self.debts.len()

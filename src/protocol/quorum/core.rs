@@ -75,6 +75,9 @@ pub(crate) struct Core<W> {
     majority_at: Option<Instant>,
     /// When the nodes were closed.
     closed_at: Option<Instant>,
+    /// Until when no step need look at the nodes, unless something happens to one: each [is steady](Node::is_steady), and
+    /// has until then to answer what it was sent.
+    steady_until: Option<Instant>,
     /// For the pauses between tries to connect.
     rng: Rng,
     operations: Operations<W>,
@@ -103,6 +106,7 @@ impl<W> Core<W> {
             timeouts,
             majority_at: None,
             closed_at: None,
+            steady_until: None,
             rng: Rng::new(seed),
             operations: Operations::new(prefix),
             confirmation: Confirmation::default(),
@@ -151,7 +155,18 @@ impl<W> Core<W> {
     }
 
     fn view(&self, now: Instant) -> View {
-        View::of(&self.nodes, &self.reader, now)
+        match self.is_steady(now) {
+            true => View::steady(self.nodes.len(), &self.reader),
+            false => View::of(&self.nodes, &self.reader, now),
+        }
+    }
+
+    /// Whether no step need look at the nodes.
+    fn is_steady(&self, now: Instant) -> bool {
+        let is_steady = self.steady_until.is_some_and(|until| now < until);
+        #[cfg(test)]
+        assert!(!is_steady || self.nodes.iter().all(|node| self.needs_no_look(node, now)));
+        is_steady
     }
 
     /// Submits an operation. `caller` waits for the answer.
@@ -201,6 +216,7 @@ impl<W> Core<W> {
 
     /// Begins the operation's time, unless first connections are waited for: then returns until when.
     fn begin(&mut self, slot: usize, now: Instant) -> Option<Instant> {
+        let is_steady = self.is_steady(now);
         let operation = &mut self.operations[slot];
         if operation.begun().is_some() || operation.op.only_write {
             return None;
@@ -209,18 +225,20 @@ impl<W> Core<W> {
             Some(at) => at + self.timeouts.node,
             None => operation.submitted() + self.timeouts.connect,
         };
+        let nodes = if is_steady { &[] } else { &self.nodes[..] };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
-        let asked = self.nodes.iter().enumerate();
-        let mut asked = asked.filter(|(at, _)| operation.op.nodes.has(*at));
-        let under_way =
-            asked.any(|(_, node)| first(node)) && !mutant(Mutant::IgnoreFirstConnections);
+        let mut asked = nodes.iter().enumerate();
+        let under_way = asked.any(|(at, node)| operation.op.nodes.has(at) && first(node))
+            && !mutant(Mutant::IgnoreFirstConnections);
         if under_way && now < until {
             return Some(until);
         }
         let over = under_way && self.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
-        for (at, node) in self.nodes.iter().enumerate() {
-            if node.is_connected() && operation.op.named.is_some() {
+        let is_named = operation.op.named.is_some();
+        let nodes = if is_named { &self.nodes[..] } else { nodes };
+        for (at, node) in nodes.iter().enumerate() {
+            if node.is_connected() && is_named {
                 operation.keep_from(at, &node.wire().handshake.server);
             }
             if node.always_votes() {
@@ -274,6 +292,7 @@ impl<W> Core<W> {
     fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
             self.nodes[at].outbox.push(debt);
+            self.steady_until = None;
             // The node's worker writes it at once.
             self.news |= self.nodes[at].is_quarantined();
         }
@@ -375,6 +394,12 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
+    fn needs_no_look(&self, node: &Node, now: Instant) -> bool {
+        let overdue = now.checked_sub(self.timeouts.node);
+        let is_probed = node.wire().has_pending_since(overdue) || node.wire().wants_probe();
+        node.is_steady() && node.tries() > 0 && !is_probed
+    }
+
     /// Whether [`take_owed`](Core::take_owed) returns anything.
     pub(crate) fn owes_any(&self) -> bool {
         self.nodes.iter().any(Node::is_owed)

@@ -28,15 +28,26 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn of(nodes: &[Node], reader: &Reader, now: Instant) -> View {
-        let mut view = View {
-            nodes: nodes.len(),
-            connected: NodeSet::EMPTY,
-            held: NodeSet::EMPTY,
-            grants: NodeSet::EMPTY,
+    /// The state of nodes whose answers all count.
+    pub(crate) fn steady(nodes: usize, reader: &Reader) -> View {
+        let all = NodeSet::first(nodes);
+        View {
+            nodes,
+            connected: all,
+            held: all,
+            grants: all,
             slow: reader.slow(),
             same_server: false,
             replies_flowing: reader.replies_flowing(),
+        }
+    }
+
+    pub(crate) fn of(nodes: &[Node], reader: &Reader, now: Instant) -> View {
+        let mut view = View {
+            connected: NodeSet::EMPTY,
+            held: NodeSet::EMPTY,
+            grants: NodeSet::EMPTY,
+            ..View::steady(nodes.len(), reader)
         };
         let mut always = NodeSet::EMPTY;
         for (at, node) in nodes.iter().enumerate() {

@@ -15,32 +15,22 @@ use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Wants;
 use crate::values::arithmetic::NodeSet;
 
+/// The needs of the nodes, besides those of operations.
+#[derive(Default)]
+struct NodeNeeds {
+    /// Nodes that debts must be written to.
+    releases: NodeSet,
+    /// A node that does not answer, and needs a worker once its debts are written.
+    silent: Option<usize>,
+}
+
 impl<W> Core<W> {
     pub(super) fn lead(&mut self, now: Instant) -> Next {
-        let overdue = now.checked_sub(self.timeouts.node);
-        'again: loop {
-            let (mut releases, mut silent) = (NodeSet::EMPTY, None);
-            for (at, node) in self.nodes.iter().enumerate() {
-                let mut retries = false;
-                if node.is_connected() {
-                    let wire = node.wire();
-                    if wire.address.has_moved() {
-                        self.leave(at, now);
-                        continue 'again;
-                    }
-                    if wire.has_pending_since(overdue) || wire.wants_probe() {
-                        return self.probe(at, now);
-                    }
-                    retries = node.retries(now);
-                } else if node.needs_worker(self.closed_at.is_some()) {
-                    return Next::StartWorker { node: at };
-                } else if node.needs_worker_soon() {
-                    silent = Some(at);
-                }
-                if retries || node.has_releases() && node.takes_releases() {
-                    releases.add(at);
-                }
-            }
+        loop {
+            let NodeNeeds { releases, silent } = match self.look(now) {
+                Ok(needs) => needs,
+                Err(next) => return next,
+            };
             let wants = self.survey(now);
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
@@ -75,6 +65,47 @@ impl<W> Core<W> {
             }
             return Next::Wait { until: wants.ends };
         }
+    }
+
+    /// The needs of the nodes. `Err`: what must be done before anything else.
+    #[inline]
+    fn look(&mut self, now: Instant) -> Result<NodeNeeds, Next> {
+        match self.is_steady(now) {
+            true => Ok(NodeNeeds::default()),
+            false => self.look_at_each(now),
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_each(&mut self, now: Instant) -> Result<NodeNeeds, Next> {
+        let overdue = now.checked_sub(self.timeouts.node);
+        let mut needs = NodeNeeds::default();
+        let (mut is_steady, mut oldest) = (true, now);
+        for (at, node) in self.nodes.iter().enumerate() {
+            is_steady &= node.is_steady();
+            let mut retries = false;
+            if node.is_connected() {
+                let wire = node.wire();
+                if wire.address.has_moved() {
+                    self.leave(at, now);
+                    return self.look_at_each(now);
+                }
+                if wire.has_pending_since(overdue) || wire.wants_probe() {
+                    return Err(self.probe(at, now));
+                }
+                oldest = oldest.min(wire.pending_since().unwrap_or(now));
+                retries = node.retries(now);
+            } else if node.needs_worker(self.closed_at.is_some()) {
+                return Err(Next::StartWorker { node: at });
+            } else if node.needs_worker_soon() {
+                needs.silent = Some(at);
+            }
+            if retries || node.has_releases() && node.takes_releases() {
+                needs.releases.add(at);
+            }
+        }
+        self.steady_until = is_steady.then(|| oldest + self.timeouts.node);
+        Ok(needs)
     }
 
     /// Leaves a node that is no longer a master (rule R43).

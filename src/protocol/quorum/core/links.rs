@@ -59,7 +59,7 @@ impl<W> Core<W> {
         result: Result<Handshake, Cause>,
         now: Instant,
     ) -> bool {
-        self.news = true;
+        (self.news, self.steady_until) = (true, None);
         if !self.nodes[at].connect_ended() {
             return false;
         }
@@ -229,7 +229,7 @@ impl<W> Core<W> {
 
     /// Judges all operations again after a node was connected or went away: other votes can be expected now.
     pub(super) fn changed(&mut self, now: Instant) {
-        self.news = true;
+        (self.news, self.steady_until) = (true, None);
         self.judge_all(now);
     }
 

@@ -76,6 +76,9 @@ impl<W> Core<W> {
             node.write_releases(&self.operations.prefix, &mut out);
         }
         node.sending(&out);
+        if node.wire().wants_probe() {
+            self.steady_until = None;
+        }
         all
     }
 
