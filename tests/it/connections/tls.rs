@@ -278,7 +278,7 @@ fn a_handshake_that_stalls_keeps_a_node_away_for_one_connect_timeout() {
     in_own_process(name, || {
         let (server, port) = tls_server();
         let relay = Relay::to(port);
-        let patience = 2 * NODE_TIMEOUT;
+        let patience = NODE_TIMEOUT;
         let url = format!("rediss://127.0.0.1:{}/#insecure", relay.port());
         let stalls = || {
             relay.set(|policy| policy.down.stalled = true);

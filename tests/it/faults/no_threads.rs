@@ -79,12 +79,12 @@ fn a_loss_that_no_other_thread_can_report_is_reported_by_the_one_that_found_it()
     with_large_stacks(name, || {
         let servers = Server::several(3);
         let (sender, receiver) = mpsc::channel();
-        let redlock = connected(&servers).with_observer(move |event| match event {
+        let redlock = unhurried_connected(&servers).with_observer(move |event| match event {
             Event::Lost { reason, .. } => sender.send(format!("{reason:?}")).unwrap(),
             Event::Ended { how, .. } => sender.send(format!("{how:?}")).unwrap(),
             _ => {}
         });
-        let lock = redlock.acquire("a", Duration::from_secs(3)).unwrap();
+        let lock = redlock.acquire("a", Duration::from_secs(6)).unwrap();
         let lock = lock.keep_alive(HOUR).unwrap();
         eventually("all attendants have ended", || attendants() == 0);
         room_for_threads(false);

@@ -466,8 +466,13 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
             ("REDLOCK_LABEL", "web-3"),
         ],
     );
-    assert!(servers.iter().all(|server| server.exists("team:a")));
-    let value = servers[0].command(&["GET", "team:a"]);
+    // One may be too late: with the timeouts that are usual, a lock is on two of three.
+    let having = |key: &str| {
+        let having = servers.iter().filter(|server| server.exists(key));
+        having.collect::<Vec<&Server>>()
+    };
+    assert!(having("team:a").len() > 1);
+    let value = having("team:a")[0].command(&["GET", "team:a"]);
     let value: Vec<u8> = redis::from_redis_value(value).unwrap();
     assert!(value.ends_with(b"web-3"));
     let dir = TempDir::new();
@@ -478,7 +483,7 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
         "locks",
         &[("REDLOCK_NODES_FILE", path), ("REDLOCK_PREFIX", "b:")],
     );
-    assert!(servers.iter().all(|server| server.exists("b:a")));
+    assert!(having("b:a").len() > 1);
     for (expected, variables) in [
         (
             "REDLOCK_NODES, URL 2: it has no scheme",

@@ -375,6 +375,9 @@ fn five_good_nodes_are_fit_and_nothing_is_left_on_them() {
     });
 }
 
+/// The node timeout where one is slow.
+const LATE: Duration = ms(500);
+
 /// One of three nodes is wrong in one way.
 fn expect(severity: Severity, code: &'static str, bad: &str) {
     let servers = good(2);
@@ -382,7 +385,7 @@ fn expect(severity: Severity, code: &'static str, bad: &str) {
     let mut found = match code {
         // Over TLS it takes two late answers to connect.
         "latency" => {
-            let patient = options().connect_timeout(2 * CONNECT);
+            let patient = options().connect_timeout(2 * CONNECT).node_timeout(LATE);
             all_findings(&redlock_on(nodes).with_options(patient).unwrap())
         }
         _ => findings(&redlock_on(nodes)),
@@ -635,9 +638,9 @@ fn what_may_lose_locks_is_named() {
 fn a_slow_node_and_a_full_one_are_named() {
     let server = with(&[]);
     let relay = relay::Relay::to(server.port());
-    relay.set(|policy| policy.down.delay = NODE_TIMEOUT / 2 + ms(50));
+    relay.set(|policy| policy.down.delay = LATE / 2 + ms(50));
     expect(Severity::Warning, "latency", &relay.url());
-    relay.set(|policy| policy.down.delay = NODE_TIMEOUT + ms(50));
+    relay.set(|policy| policy.down.delay = LATE + ms(50));
     expect(Severity::Warning, "latency", &relay.url());
 
     // A script that does not end: all else is refused, in the end.

@@ -22,8 +22,8 @@ fn listed<'a>(listing: &'a Listing, name: &str) -> &'a ListedLock {
 #[test]
 fn every_lock_is_listed_with_its_holder_and_what_is_wrong_with_it() {
     let servers = Server::several(3);
-    let redlock = unhurried_connected(&servers);
-    let labelled = redlock.clone().with_options(unhurried().label("web-3"));
+    let redlock = connected(&servers);
+    let labelled = redlock.clone().with_options(options().label("web-3"));
     let lock = labelled.unwrap().acquire("held", TTL).unwrap();
     eventually("it is on all nodes", || {
         servers.iter().all(|server| server.exists("held"))

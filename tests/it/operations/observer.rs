@@ -307,8 +307,8 @@ fn every_loss_is_reported_once_and_before_the_end() {
     let limit = &["acquired 1", "lost HoldLimit", "ended WasLost"];
     for ending in 0..4 {
         check("held for as long as it may be", limit, &|| {
-            let lock = redlock.acquire("a", ms(2000)).unwrap();
-            let kept = lock.keep_alive(ms(2000)).unwrap();
+            let lock = redlock.acquire("a", ms(1500)).unwrap();
+            let kept = lock.keep_alive(ms(1500)).unwrap();
             if ending == 3 {
                 kept.on_lost(|_| ());
             }
@@ -328,8 +328,8 @@ fn every_loss_is_reported_once_and_before_the_end() {
     }
     // Nothing asks, and nothing finds out before the end.
     check("kept, and dropped when it is over", limit, &|| {
-        let lock = redlock.acquire("a", ms(2000)).unwrap();
-        let kept = lock.keep_alive(ms(2000)).unwrap();
+        let lock = redlock.acquire("a", ms(1500)).unwrap();
+        let kept = lock.keep_alive(ms(1500)).unwrap();
         eventually("the renewal finds out", || told.has("lost HoldLimit"));
         drop(kept);
         eventually("the end is reported", || told.has("ended WasLost"));
