@@ -127,11 +127,11 @@ fn a_callback_without_a_thread_is_called_all_the_same() {
     let name = "a_callback_without_a_thread_is_called_all_the_same";
     with_large_stacks(name, || {
         let servers = Server::several(3);
-        let redlock = connected(&servers);
+        let redlock = unhurried_connected(&servers);
         // A thread that watches, and none.
         for watched in [true, false] {
-            let lock = redlock.acquire("a", ms(600)).unwrap();
-            let lock = lock.keep_alive(ms(600)).unwrap();
+            let lock = redlock.acquire("a", ms(2000)).unwrap();
+            let lock = lock.keep_alive(ms(2000)).unwrap();
             if watched {
                 lock.on_lost(|_| ());
             }

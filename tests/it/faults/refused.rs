@@ -393,7 +393,7 @@ fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
         let lock = take(TTL);
         delete();
         lock.release().unwrap_err();
-        let kept = take(ms(600)).keep_alive(ms(600)).unwrap();
+        let kept = take(ms(2000)).keep_alive(ms(2000)).unwrap();
         assert!(kept.wait_lost(TTL));
         drop(kept);
         let lock = take(TTL);
