@@ -66,18 +66,24 @@ pub(crate) enum OwedTo {
     Absent,
 }
 
+/// The state of the nodes taken together.
+#[derive(Default)]
+struct AllNodes {
+    /// When a majority was connected for the first time.
+    majority_at: Option<Instant>,
+    /// Until when no step need look at the nodes, unless something happens to one: each [is steady](Node::is_steady), and
+    /// has until then to answer what it was sent.
+    steady_until: Option<Instant>,
+}
+
 /// `W`: the caller that waits for an answer.
 pub(crate) struct Core<W> {
     nodes: Vec<Node>,
     timeouts: Timeouts,
     reader: Reader,
-    /// When a majority was connected for the first time.
-    majority_at: Option<Instant>,
+    all: AllNodes,
     /// When the nodes were closed.
     closed_at: Option<Instant>,
-    /// Until when no step need look at the nodes, unless something happens to one: each [is steady](Node::is_steady), and
-    /// has until then to answer what it was sent.
-    steady_until: Option<Instant>,
     /// For the pauses between tries to connect.
     rng: Rng,
     operations: Operations<W>,
@@ -104,9 +110,8 @@ impl<W> Core<W> {
             reader: Reader::new(nodes.len(), now),
             nodes,
             timeouts,
-            majority_at: None,
+            all: AllNodes::default(),
             closed_at: None,
-            steady_until: None,
             rng: Rng::new(seed),
             operations: Operations::new(prefix),
             confirmation: Confirmation::default(),
@@ -163,7 +168,7 @@ impl<W> Core<W> {
 
     /// Whether no step need look at the nodes.
     fn is_steady(&self, now: Instant) -> bool {
-        let is_steady = self.steady_until.is_some_and(|until| now < until);
+        let is_steady = self.all.steady_until.is_some_and(|until| now < until);
         #[cfg(test)]
         assert!(!is_steady || self.nodes.iter().all(|node| self.needs_no_look(node, now)));
         is_steady
@@ -221,7 +226,7 @@ impl<W> Core<W> {
         if operation.begun().is_some() || operation.op.only_write {
             return None;
         }
-        let until = match self.majority_at {
+        let until = match self.all.majority_at {
             Some(at) => at + self.timeouts.node,
             None => operation.submitted() + self.timeouts.connect,
         };
@@ -233,7 +238,7 @@ impl<W> Core<W> {
         if under_way && now < until {
             return Some(until);
         }
-        let over = under_way && self.majority_at.is_none();
+        let over = under_way && self.all.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         let is_named = operation.op.named.is_some();
         let nodes = if is_named { &self.nodes[..] } else { nodes };
@@ -292,7 +297,7 @@ impl<W> Core<W> {
     fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
             self.nodes[at].outbox.push(debt);
-            self.steady_until = None;
+            self.all.steady_until = None;
             // The node's worker writes it at once.
             self.news |= self.nodes[at].is_quarantined();
         }
@@ -422,7 +427,7 @@ impl<W> Core<W> {
     }
 
     pub(crate) fn majority_at(&self) -> Option<Instant> {
-        self.majority_at
+        self.all.majority_at
     }
 }
 

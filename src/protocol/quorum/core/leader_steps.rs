@@ -68,18 +68,12 @@ impl<W> Core<W> {
     }
 
     /// The needs of the nodes. `Err`: what must be done before anything else.
-    #[inline]
     fn look(&mut self, now: Instant) -> Result<NodeNeeds, Next> {
-        match self.is_steady(now) {
-            true => Ok(NodeNeeds::default()),
-            false => self.look_at_each(now),
-        }
-    }
-
-    #[inline(never)]
-    fn look_at_each(&mut self, now: Instant) -> Result<NodeNeeds, Next> {
-        let overdue = now.checked_sub(self.timeouts.node);
         let mut needs = NodeNeeds::default();
+        if self.is_steady(now) {
+            return Ok(needs);
+        }
+        let overdue = now.checked_sub(self.timeouts.node);
         let (mut is_steady, mut oldest) = (true, now);
         for (at, node) in self.nodes.iter().enumerate() {
             is_steady &= node.is_steady();
@@ -88,7 +82,7 @@ impl<W> Core<W> {
                 let wire = node.wire();
                 if wire.address.has_moved() {
                     self.leave(at, now);
-                    return self.look_at_each(now);
+                    return self.look(now);
                 }
                 if wire.has_pending_since(overdue) || wire.wants_probe() {
                     return Err(self.probe(at, now));
@@ -104,7 +98,7 @@ impl<W> Core<W> {
                 needs.releases.add(at);
             }
         }
-        self.steady_until = is_steady.then(|| oldest + self.timeouts.node);
+        self.all.steady_until = is_steady.then(|| oldest + self.timeouts.node);
         Ok(needs)
     }
 

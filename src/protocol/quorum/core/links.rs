@@ -59,7 +59,7 @@ impl<W> Core<W> {
         result: Result<Handshake, Cause>,
         now: Instant,
     ) -> bool {
-        (self.news, self.steady_until) = (true, None);
+        (self.news, self.all.steady_until) = (true, None);
         if !self.nodes[at].connect_ended() {
             return false;
         }
@@ -112,7 +112,7 @@ impl<W> Core<W> {
             self.events.lacks(at, lack, now);
         }
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
-            self.majority_at.get_or_insert(now);
+            self.all.majority_at.get_or_insert(now);
         }
         let standing = self.nodes[at].standing(now);
         let server = &self.nodes[at].wire().handshake.server;
@@ -229,7 +229,7 @@ impl<W> Core<W> {
 
     /// Judges all operations again after a node was connected or went away: other votes can be expected now.
     pub(super) fn changed(&mut self, now: Instant) {
-        (self.news, self.steady_until) = (true, None);
+        (self.news, self.all.steady_until) = (true, None);
         self.judge_all(now);
     }
 

@@ -226,7 +226,7 @@ impl<W> Core<W> {
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
                 let outbox = &mut self.nodes[at].outbox;
                 outbox.defer(debt.clone(), retries, &mut self.rng, now);
-                self.steady_until = None;
+                self.all.steady_until = None;
                 // Another node may have refused it, too, and its reply may not be read.
                 self.confirmation.refused();
                 // The thread that sends it again may be there already, and the node's worker may have to send it.

@@ -18,11 +18,12 @@ impl<W> Core<W> {
     pub(crate) fn output(&mut self, mut nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         out.clear();
         self.choose_operations(nodes, out, now);
+        let is_steady = self.is_steady(now);
         let mut written = NodeSet::EMPTY;
         while !nodes.is_empty() {
             let at = self.reader.nearest(nodes);
             nodes.remove(at);
-            if self.output_to(at, out, now) {
+            if self.output_to(at, is_steady, out, now) {
                 written.add(at);
             }
             out.parts.push((at, out.bytes.len()));
@@ -50,21 +51,29 @@ impl<W> Core<W> {
         }
     }
 
-    /// Appends the bytes for one node. Returns whether all its releases are among them.
-    fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) -> bool {
+    /// Appends the bytes for one node. Returns whether all its releases are among them. `is_steady`: the node is owed
+    /// nothing, and not pinged.
+    fn output_to(
+        &mut self,
+        at: usize,
+        is_steady: bool,
+        outgoing: &mut Outgoing,
+        now: Instant,
+    ) -> bool {
         let Outgoing {
             bytes, operations, ..
         } = outgoing;
         let start = bytes.len();
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
-        let all = node.ping(&mut out)
+        let all = is_steady
+            || node.ping(&mut out)
             || mutant(Mutant::ReleasesLast)
             || node.write_releases(&self.operations.prefix, &mut out);
-        if all && node.retries(now) {
+        if all && !is_steady && node.retries(now) {
             node.write_deferred(&self.operations.prefix, &mut out);
         }
-        if all && node.is_connected() {
+        if is_steady || all && node.is_connected() {
             self.reader.sent();
             let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
             here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
@@ -77,7 +86,7 @@ impl<W> Core<W> {
         }
         node.sending(&out);
         if node.wire().wants_probe() {
-            self.steady_until = None;
+            self.all.steady_until = None;
         }
         all
     }
