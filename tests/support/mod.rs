@@ -544,7 +544,7 @@ pub fn unhurried_redlock(servers: &[Server]) -> Redlock {
     redlock(servers).with_options(unhurried()).unwrap()
 }
 
-/// The same with a connection to each node.
+/// A client with a connection to each node.
 pub fn unhurried_connected(servers: &[Server]) -> Redlock {
     let redlock = unhurried_redlock(servers);
     all_vote(&redlock, servers);

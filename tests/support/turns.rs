@@ -1,5 +1,5 @@
 //! As many tests at a time as the machine carries, in however many programs they are. Most of their time they wait, but
-//! what they start has to answer within timeouts of half a second.
+//! what they start has to answer within timeouts of about a second.
 
 use std::cell::OnceCell;
 use std::os::linux::net::SocketAddrExt;

@@ -14,7 +14,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{Confirmed, DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
@@ -179,11 +179,11 @@ impl Place {
         places.iter().map(of).collect()
     }
 
-    /// Whether the master still is where it was found. `None` if the answers do not decide it.
-    pub(crate) fn confirm(&self, found: &FoundMaster) -> Option<LastWord> {
+    /// Whether the master still is where it was found.
+    pub(crate) fn confirm(&self, found: &FoundMaster) -> Confirmed {
         match self {
             Place::Master(directory) => directory.confirm(&found.address),
-            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(LastWord {
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Ok(LastWord {
                 answer: Ok(()),
                 at: found.at,
             }),

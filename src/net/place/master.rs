@@ -15,7 +15,7 @@ use crate::net::place::server_question::Opinions;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::node::found_master::{Confirmed, DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
 use crate::values::sync::{
@@ -234,7 +234,7 @@ impl Directory {
     }
 
     /// Asks whether the master still is at `address` (rule R43).
-    pub(super) fn confirm(&self, address: &str) -> Option<LastWord> {
+    pub(super) fn confirm(&self, address: &str) -> Confirmed {
         let (asked, time) = (clock::instant(), DirectoryTimes::REAL.confirm);
         let (said, word) = match &self.source {
             Source::Sentinels(sentinels) => {
@@ -258,15 +258,24 @@ impl Directory {
         if !was_warned && !is_sure {
             self.warn(&said);
         }
-        word.or_else(|| {
-            // The question is repeated soon, so the cause is not final.
-            let text = match self.no_master(&said) {
+        word.ok_or_else(|| Some(self.doubt(&said, address)))
+    }
+
+    /// Why the answers do not decide whether the master still is at `address`.
+    fn doubt(&self, said: &Opinions, address: &str) -> Cause {
+        let text = match (&self.source, said.believed()) {
+            (Source::Cluster(cluster, _), Some(named)) => format!(
+                "most servers of the {} name {} as the master of that slot, and do not agree on whether {address} has others",
+                cluster.given.node,
+                text::address(&named.addr),
+            ),
+            _ => match self.no_master(said) {
                 Cause::NoMaster(text, _) => text,
                 cause => cause.to_string(),
-            };
-            let answer = Err(Cause::NoMaster(text, false));
-            Some(LastWord { answer, at: asked })
-        })
+            },
+        };
+        // The question is repeated soon, so the cause is not final.
+        Cause::NoMaster(text, false)
     }
 
     fn warn(&self, said: &Opinions) {

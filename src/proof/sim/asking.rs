@@ -250,9 +250,15 @@ impl World {
         };
         self.counts[count] += 1;
         let now = self.now(c);
+        let answer = answer.ok_or_else(|| Some(undecided()));
         let input = Input::Confirmed { asked, answer };
         self.clients[c].core.input(node, input, now);
         self.announce(c);
         self.wake(c, self.t);
     }
+}
+
+/// Why the answers do not decide where the master is.
+pub(super) fn undecided() -> Cause {
+    Cause::NoMaster("no majority names one".into(), false)
 }

@@ -83,20 +83,24 @@ pub(crate) trait LaneSource {
     /// Has the end of a lock sent on without a caller.
     fn owe(&mut self, debts: Vec<(usize, Debt)>);
 
-    /// The lane to this server of a node, which owns the slot. `lane`: the [best] one so far. (The slot that led it may have
-    /// moved elsewhere.) If that one is connected to another server, it is left to the operations that wait for replies there.
-    fn led(
-        &mut self,
-        lane: Self::Lane,
-        (node, server): (usize, &Endpoint),
-        slot: u16,
-    ) -> Self::Lane {
-        if !self.leads_elsewhere(&lane, node, server) || mutant(Mutant::MovedLaneIsKept) {
-            self.lead(&lane, node, slot);
-            return lane;
+    /// Has a lane lead to this server of a node, which owns the slot. (The slot that led it may have moved elsewhere.) If it is
+    /// connected to another server, it is left to the operations that wait for replies there. Returns whether it is.
+    fn leave(&mut self, lane: &Self::Lane, node: usize, slot: u16, server: &Endpoint) -> bool {
+        let leaves = self.leads_elsewhere(lane, node, server) && !mutant(Mutant::MovedLaneIsKept);
+        match leaves {
+            true => self.retire(lane),
+            false => self.lead(lane, node, slot),
         }
-        self.retire(&lane);
-        self.lane(slot)
+        leaves
+    }
+
+    /// The lane to this server of a node, which owns the slot.
+    fn led(&mut self, node: usize, slot: u16, server: &Endpoint) -> Self::Lane {
+        let mut lane = self.lane(slot);
+        while self.leave(&lane, node, slot, server) {
+            lane = self.lane(slot);
+        }
+        lane
     }
 
     /// The lane to this server of the node, to which this slot is migrating.
@@ -106,8 +110,7 @@ pub(crate) trait LaneSource {
         let Some(own) = shards.find(|own| map.master(*own) == Some(server)) else {
             return self.target((node, server), slot);
         };
-        let lane = self.lane(own);
-        Some(self.led(lane, (node, server), own))
+        Some(self.led(node, own, server))
     }
 
     /// The lane that an operation takes next, and after which pause. `None`: the answer counts. `is_from`: whether it
@@ -153,15 +156,13 @@ pub(crate) trait LaneSource {
             [&release.to, &release.moved].map(|to| Some(self.name(node, to.as_ref()?)));
         let op = release.op.clone();
         let importer = to.and_then(|to| Some((self.lane_to((node, &to), slot)?, to)));
-        let (lane, op) = match importer {
-            Some((lane, to)) => (lane, op.at(&to)),
-            None => (self.lane(slot), op),
-        };
-        // If no operation may be sent to the server that has redirected the release, no answer retires its lane.
         let owner = self.map(node).and_then(|map| map.master(slot).cloned());
-        match moved.filter(|moved| owner.as_ref() == Some(moved)) {
-            Some(owner) => (self.led(lane, (node, &owner), slot), op),
-            None => (lane, op),
+        let moved = moved.filter(|moved| owner.as_ref() == Some(moved));
+        match (importer, moved) {
+            (Some((lane, to)), _) => (lane, op.at(&to)),
+            // If no operation may be sent to the server that has redirected the release, no answer retires its lane.
+            (None, Some(owner)) => (self.led(node, slot, &owner), op),
+            (None, None) => (self.lane(slot), op),
         }
     }
 
@@ -173,7 +174,7 @@ pub(crate) trait LaneSource {
                 let lane = self.lane(slot);
                 if is_from(&lane) {
                     let to = self.name(node, to);
-                    self.led(lane, (node, &to), slot);
+                    self.leave(&lane, node, slot, &to);
                 }
             }
         }
@@ -245,7 +246,7 @@ mod tests {
                 ..NamedLanes::default()
             };
             set_mutant(mutant);
-            let lane = lanes.led("owner".into(), (0, &server), 17);
+            let lane = lanes.led(0, 17, &server);
             set_mutant(None);
             assert_eq!(lane, expected, "{leads_elsewhere}, {mutant:?}");
             assert_eq!(lanes.retired.is_empty(), expected == "owner");

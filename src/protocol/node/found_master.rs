@@ -51,10 +51,13 @@ pub(crate) struct FoundMaster {
     pub(crate) times: DirectoryTimes,
 }
 
+/// What a question about an address has led to. Until it leads to a last word, the one before holds, until that is too old.
+/// `Err`: why the answers do not decide it. `None`: nothing could be asked.
+pub(crate) type Confirmed = Result<LastWord, Option<Cause>>;
+
 /// A directory's answer about an address: whether the master is there, or why not.
 #[derive(Debug)]
 pub(crate) struct LastWord {
-    /// [`Cause::NoMaster`]: the answers do not decide it, and the last answer holds until it is too old.
     pub(crate) answer: Result<(), Cause>,
     /// When the servers that the answer relies on were asked.
     pub(crate) at: Instant,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::protocol::node::found_master::{FoundMaster, LastWord};
+use crate::protocol::node::found_master::{Confirmed, FoundMaster};
 
 /// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
 /// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
@@ -23,7 +23,7 @@ pub(crate) struct MasterAddress {
     asking: bool,
     /// Set if the node has another master.
     moved: Option<Cause>,
-    /// Why the last answer did not confirm the address, if it decided nothing.
+    /// Why the directory's last answers do not decide whether the master is there.
     doubt: Option<Arc<Cause>>,
 }
 
@@ -51,7 +51,7 @@ impl MasterAddress {
         self.found.as_ref().is_some_and(|found| !found.counts(now))
     }
 
-    /// Why the last answer is too old, if the directory was asked since.
+    /// Why the address is not confirmed any longer, if the directory's last answers do not decide it.
     pub(crate) fn doubt(&self, now: Instant) -> Option<&Arc<Cause>> {
         self.doubt.as_ref().filter(|_| self.is_unconfirmed(now))
     }
@@ -77,22 +77,23 @@ impl MasterAddress {
 
     /// Notes the directory's answer to the question of that time. An answer older than the last one means nothing: it
     /// may belong to another thread's question.
-    pub(crate) fn answered(&mut self, asked: Instant, word: Option<LastWord>) {
+    pub(crate) fn answered(&mut self, asked: Instant, word: Confirmed) {
         // The question may have been about the previous connection.
         if self.asked != Some(asked) {
             return;
         }
         self.asking = false;
+        let (word, doubt) = match word {
+            Ok(word) => (Some(word), None),
+            Err(doubt) => (None, doubt.map(Arc::new)),
+        };
+        self.doubt = doubt;
         let (Some(word), Some(found)) = (word, &mut self.found) else {
             return;
         };
         let is_newest = !found.is_confirmed || word.at >= found.at;
         match word.answer {
-            Ok(()) if is_newest => {
-                (found.at, found.is_confirmed) = (word.at, true);
-                self.doubt = None;
-            }
-            Err(cause @ Cause::NoMaster(..)) => self.doubt = Some(Arc::new(cause)),
+            Ok(()) if is_newest => (found.at, found.is_confirmed) = (word.at, true),
             Err(cause) if is_newest => self.moved = Some(cause),
             Ok(()) | Err(_) => {}
         }
@@ -107,7 +108,7 @@ impl MasterAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::node::found_master::DirectoryTimes;
+    use crate::protocol::node::found_master::{DirectoryTimes, LastWord};
 
     const HOLDS: Duration = DirectoryTimes::REAL.holds;
     const S: Duration = Duration::from_secs(1);
@@ -118,13 +119,13 @@ mod tests {
         MasterAddress::new(Some(found))
     }
 
-    fn yes(at: Instant) -> Option<LastWord> {
-        Some(LastWord { answer: Ok(()), at })
+    fn yes(at: Instant) -> Confirmed {
+        Ok(LastWord { answer: Ok(()), at })
     }
 
-    fn moved(at: Instant) -> Option<LastWord> {
+    fn moved(at: Instant) -> Confirmed {
         let answer = Err(Cause::Closed("moved".into()));
-        Some(LastWord { answer, at })
+        Ok(LastWord { answer, at })
     }
 
     #[test]
@@ -149,7 +150,7 @@ mod tests {
         let zero = crate::values::clock::instant();
         let mut address = address(zero);
         address.ask(zero + S);
-        address.answered(zero + S, None);
+        address.answered(zero + S, Err(None));
         assert!(!address.is_due(zero + S + 99 * MS));
         assert!(address.is_due(zero + S + 100 * MS));
         assert!(address.is_unconfirmed(zero + 3 * S));
@@ -160,9 +161,8 @@ mod tests {
         let zero = crate::values::clock::instant();
         let mut address = address(zero);
         address.ask(zero + S);
-        let answer = Err(Cause::NoMaster("they disagree".into(), false));
-        let at = zero + S;
-        address.answered(at, Some(LastWord { answer, at }));
+        let doubt = Cause::NoMaster("they disagree".into(), false);
+        address.answered(zero + S, Err(Some(doubt)));
         assert!(!address.has_moved());
         assert!(address.doubt(zero + HOLDS).is_none(), "it still counts");
         let doubt = address.doubt(zero + HOLDS + MS).unwrap().to_string();
@@ -180,7 +180,7 @@ mod tests {
         let mut address = MasterAddress::new(Some(few));
         assert!(address.is_unconfirmed(zero) && address.is_due(zero));
         assert!(!address.ask(zero).unwrap().is_confirmed);
-        address.answered(zero, None);
+        address.answered(zero, Err(None));
         assert!(address.is_unconfirmed(zero) && address.is_due(zero + 100 * MS));
         address.ask(zero + S);
         // Another thread had asked before the master was named.

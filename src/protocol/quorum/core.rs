@@ -23,7 +23,7 @@ use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::event::Events;
-use crate::protocol::node::found_master::LastWord;
+use crate::protocol::node::found_master::Confirmed;
 use crate::protocol::node::node::{Node, Timeouts};
 use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::restart_guard::RestartGuard;
@@ -47,11 +47,8 @@ pub(crate) enum Input<'a> {
     Sent(Result<(), Cause>),
     /// The bytes received. Empty if the read timed out.
     Received(Result<&'a [u8], Cause>),
-    /// The directory's answer about the node's address, and when it was asked. `None`: nothing was learnt.
-    Confirmed {
-        asked: Instant,
-        answer: Option<LastWord>,
-    },
+    /// The directory's answer about the node's address, and when it was asked.
+    Confirmed { asked: Instant, answer: Confirmed },
 }
 
 /// Which nodes may not have carried out what they are owed.

@@ -444,11 +444,10 @@ impl<W> Operation<W> {
         }
         let rest = NodeSet::first(nodes.len()).without(self.votes.tally.voted());
         for at in rest.iter() {
-            // The node would have been asked if the others had sufficed; or its address is not confirmed; or there was no
-            // time.
-            let doubt = nodes
-                .get(at)
-                .and_then(|node| node.wire().address.doubt(now));
+            // The node would have been asked if the others had sufficed; or its address is not confirmed (a release needs no
+            // confirmation); or there was no time.
+            let node = nodes.get(at).filter(|_| !self.op.action.ends());
+            let doubt = node.and_then(|node| node.wire().address.doubt(now));
             match (self.votes.tally.failed.len() > spare, doubt) {
                 (_, Some(doubt)) => self.fail(at, doubt),
                 (true, None) => self.votes.tally.fail(at),

@@ -9,7 +9,7 @@ use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
-use crate::protocol::node::found_master::{FoundMaster, LastWord};
+use crate::protocol::node::found_master::{Confirmed, FoundMaster};
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
@@ -204,12 +204,12 @@ struct ConfirmMaster {
 impl ConfirmMaster {
     fn ask(mut self) {
         let place = self.nodes.places.get(self.node);
-        let answer = place.and_then(|place| place.confirm(&self.found));
+        let answer = place.map_or(Err(None), |place| place.confirm(&self.found));
         self.answered = true;
         self.said(answer);
     }
 
-    fn said(&self, answer: Option<LastWord>) {
+    fn said(&self, answer: Confirmed) {
         let asked = self.found.at;
         let mut state = self.nodes.state();
         let input = Input::Confirmed { asked, answer };
@@ -221,7 +221,7 @@ impl ConfirmMaster {
 impl Drop for ConfirmMaster {
     fn drop(&mut self) {
         if !self.answered {
-            self.said(None);
+            self.said(Err(None));
         }
     }
 }

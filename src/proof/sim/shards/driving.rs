@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::asking::undecided;
 use super::super::basics::MS;
 use super::super::counts::trace;
 use super::super::instance::Instance;
@@ -305,6 +306,7 @@ impl ShardWorld {
             };
             LastWord { answer, at: asked }
         });
+        let answer = answer.ok_or_else(|| Some(undecided()));
         let input = Input::Confirmed { asked, answer };
         self.processes[p].lanes[l].core.input(node, input, now);
         self.announce(p, l);

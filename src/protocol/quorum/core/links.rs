@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::found_master::LastWord;
+use crate::protocol::node::found_master::Confirmed;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
 use crate::protocol::node::node::task::NodeTask;
@@ -134,13 +134,7 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    pub(super) fn confirmed(
-        &mut self,
-        at: usize,
-        asked: Instant,
-        answer: Option<LastWord>,
-        now: Instant,
-    ) {
+    pub(super) fn confirmed(&mut self, at: usize, asked: Instant, answer: Confirmed, now: Instant) {
         let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
         node.wire_mut().address.answered(asked, answer);
         if node.is_connected() {

@@ -45,7 +45,7 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
             // The wait is within the time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
-            let answer = Some(LastWord {
+            let answer = Ok(LastWord {
                 answer: Ok(()),
                 at: asked,
             });
@@ -70,7 +70,7 @@ fn another_address_ends_the_connection() {
     world.acquire();
     assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
     let asked = world.now;
-    let answer = Some(LastWord {
+    let answer = Ok(LastWord {
         answer: Err(Cause::Moved("h:2".into())),
         at: asked,
     });
