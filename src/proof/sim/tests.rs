@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 32] = [
+const ELSEWHERE: [Mutant; 33] = [
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
     Mutant::LookBeforeAcquire,
@@ -62,6 +62,7 @@ const ELSEWHERE: [Mutant; 32] = [
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
     Mutant::MovedBeatsMap,
+    Mutant::MovedIsForgotten,
     Mutant::ReleaseWhereCallBegan,
     Mutant::ReleaseBesideAcquire,
     Mutant::NamedForEver,
@@ -79,7 +80,7 @@ const ELSEWHERE: [Mutant; 32] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 12] = [
+const SHARDS: [Mutant; 11] = [
     Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,
@@ -87,7 +88,6 @@ const SHARDS: [Mutant; 12] = [
     Mutant::UnclearIsElsewhere,
     Mutant::EndlessRedirects,
     Mutant::TornIsFinal,
-    Mutant::MovedIsForgotten,
     Mutant::MovedForEver,
     Mutant::OwedOnce,
     Mutant::ReleaseAtOldOwner,
