@@ -51,7 +51,7 @@ pub(crate) struct FoundMaster {
     pub(crate) times: DirectoryTimes,
 }
 
-/// What a question about an address has led to. Until it leads to a last word, the one before holds, until that is too old.
+/// The result of a question about an address. Until there is a last word, the one before holds, until that is too old.
 /// `Err`: why the answers do not decide it. `None`: nothing could be asked.
 pub(crate) type Confirmed = Result<LastWord, Option<Cause>>;
 

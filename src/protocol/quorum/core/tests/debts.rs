@@ -1,4 +1,4 @@
-//! What a node owes: ends of locks that it has not carried out.
+//! Debts of a node: ends of locks that it has not carried out.
 
 use super::*;
 use crate::protocol::commands::scripts::{EXTEND, RELEASE};
