@@ -17,6 +17,8 @@ use crate::run::Fleet;
 /// `redlock run` with these options, whose COMMAND ends when there is this file.
 fn run_until(fleet: &Fleet, options: &[&str], ends: &Path) -> Child {
     let began = ends.with_extension("began");
+    // An earlier one may have left it.
+    let _ = std::fs::remove_file(&began);
     let waits = format!(
         "touch '{}'; while [ ! -e '{}' ]; do sleep 0.05; done",
         began.display(),
