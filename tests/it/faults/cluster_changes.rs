@@ -212,9 +212,10 @@ fn guarded(cluster: &Cluster) -> Redlock {
     redlock.with_options(options.restart_guard(GUARD)).unwrap()
 }
 
-/// It would wait for longer where votes are held back.
+/// It would wait for longer, five seconds more than the guard's time, where votes are held back. A master that loses all its
+/// slots becomes the first replica of the one that has them then, which begins a new history: connections are made anew.
 fn at_once(redlock: &Redlock, name: &str) {
-    let lock = redlock.acquire_within(name, GUARD, GUARD);
+    let lock = redlock.acquire_within(name, GUARD, 2 * GUARD);
     let lock = lock.unwrap_or_else(|error| panic!("{name}: {error}"));
     released_at_last(lock);
 }
