@@ -195,9 +195,7 @@ fn with_the_restart_guard_a_young_node_is_not_well_and_the_error_shows_for_how_l
 #[test]
 fn threads_that_connect_and_lock_at_the_same_time_all_come_through() {
     let servers = Server::several(3);
-    let redlock = unhurried_redlock(&servers)
-        .with_options(unhurried())
-        .unwrap();
+    let redlock = unhurried_redlock(&servers);
     std::thread::scope(|scope| {
         for i in 0..8 {
             let redlock = &redlock;

@@ -162,9 +162,7 @@ fn an_extension_that_misses_its_quorum_brings_nothing_back() {
 #[test]
 fn renewals_and_refills_go_on_among_busy_threads() {
     let servers = Server::several(3);
-    let redlock = unhurried_connected(&servers)
-        .with_options(unhurried())
-        .unwrap();
+    let redlock = unhurried_connected(&servers);
     let ttl = ms(6000);
     let keep = |i: u32| {
         let lock = redlock.try_acquire(format!("kept {i}"), ttl).unwrap();
