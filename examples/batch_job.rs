@@ -1,4 +1,4 @@
-//! A job that many hosts start and one runs.
+//! A job that many hosts start and one runs at a time. Work that must succeed once in a period, and not again: `once_per`.
 //!
 //! ```sh
 //! cargo run --example batch_job               # leaves with exit code 75 if another is running it

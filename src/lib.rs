@@ -44,16 +44,24 @@
 //! # }
 //! ```
 //!
-//! Every host asks, one does the work with success, once in 20 hours. The others wait, as long as [`Options::wait`]
-//! allows. If the work fails, or its process dies, the next one does it:
+//! Every host asks, one does the work with success, once in 20 hours. If the work fails, or its process dies, the next one
+//! does it: they wait for as long as [`Options::wait`] allows, here longer than the work takes, and then fail with
+//! [`Error::Busy`].
 //!
 //! ```no_run
 //! # use redlock_sync::{Error, Redlock};
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
-//! # fn import() -> Result<(), Error> { Ok(()) }
+//! # fn import(_: u32) {}
 //! let (period, ttl) = (Duration::from_secs(20 * 3600), Duration::from_secs(30));
-//! redlock.once_per("shop:nightly", period, ttl, |_lock| import())?;
+//! let patient = redlock.options().clone().wait(Duration::from_secs(2 * 3600));
+//! redlock.with_options(patient)?.once_per("shop:nightly", period, ttl, |lock| {
+//!     for part in 0..10 {
+//!         lock.ensure(Duration::from_secs(1))?; // before a part that takes up to a second
+//!         import(part);
+//!     }
+//!     Ok::<_, Error>(())
+//! })?;
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!

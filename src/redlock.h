@@ -8,16 +8,19 @@
  *     redlock_t *redlock;
  *     redlock_lock_t *lock;
  *     const char *urls[] = {"redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"};
- *     int status;
+ *     int status, released;
  *
  *     if (redlock_new(urls, 3, &redlock) != REDLOCK_OK)
  *         ...                                            // redlock_last_error() says why
  *     status = redlock_acquire(redlock, "shop:account:17", 15, 10000, &lock);
  *     if (status == REDLOCK_OK) {
  *         ...                                            // read, think
- *         if (redlock_lock_ensure(lock, 1000) == REDLOCK_OK)
+ *         status = redlock_lock_ensure(lock, 1000);
+ *         if (status == REDLOCK_OK)
  *             ...                                        // a write that takes up to a second
- *         status = redlock_lock_release(lock);           // LOST: it was not ours to the end
+ *         released = redlock_lock_release(lock);         // LOST: it was not ours to the end
+ *         if (status == REDLOCK_OK)
+ *             status = released;
  *     }
  *     redlock_free(redlock);
  *
@@ -86,7 +89,9 @@ extern "C" {
  * ends a handle, make sure that no other thread is using it or will.
  *
  * Blocking. Only redlock_connect(), acquiring, extending, releasing, redlock_lock_keep_alive(),
- * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how
+ * redlock_lock_fencing_token(), redlock_lock_leak_for(), redlock_lock_mark_done(), redlock_lock_wait_lost(),
+ * redlock_free(), and what shows people the nodes and their locks (redlock_check(), redlock_inspect(),
+ * redlock_inspect_last_run(), their forms for JSON, and redlock_break_lock()) may block; each says for how
  * long, in terms of the options. While the lock's slot of a Redis Cluster moves to another server, a call that
  * names one or two node timeouts takes up to six. Calls in other threads add at most half a node timeout, where a node
  * takes in nothing. All other functions decide by the local clock and memory, without asking a node.
@@ -496,8 +501,9 @@ uint64_t redlock_lock_remaining_ms(const redlock_lock_t *lock);
 int redlock_lock_is_valid(const redlock_lock_t *lock);
 
 /* Checks that the lock stays valid for at least at_least_ms. Call it before each critical write, with
-   the time that the write may take. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked
-   for; it is still held. */
+   the time that the write may take; if the lock is kept alive, with less than two thirds of its ttl, since so much is left
+   when a renewal is due. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked for; it is still
+   held, and if nothing extends it, this comes before LOST: do not write. */
 int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
 
 /* How often redlock_lock_extend() can still succeed. 0 for a lock that is kept alive. */

@@ -1,4 +1,4 @@
-"""A job that many hosts start and one runs: examples/capi/batch_job.c in Python. The wheel must be installed.
+"""A job that many hosts start and one runs at a time: examples/capi/batch_job.c in Python. The wheel must be installed.
 
     python3 examples/python/batch_job.py redis://127.0.0.1:6379
 

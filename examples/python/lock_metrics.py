@@ -1,4 +1,5 @@
-"""Metrics of locks for Prometheus: examples/lock_metrics.rs in Python, with the same names and labels. To copy; it needs `redlock` alone.
+"""Metrics of locks for Prometheus: examples/lock_metrics.rs in Python, with the same names and labels (but for redlock_waiting and
+redlock_build_info, which it lacks). To copy; it needs `redlock` alone.
 
     metrics = LockMetrics({"shop:account": 10, "shop:import": 60})
     locks.observe(metrics.observe)

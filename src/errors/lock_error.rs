@@ -60,7 +60,7 @@ impl fmt::Display for Busy {
             write!(f, ": {label}")?;
         }
         match self.remaining {
-            Some(left) => write!(f, ", for {}", human(left)),
+            Some(left) => write!(f, ", for {} more", human(left)),
             None => Ok(()),
         }
     }
@@ -283,11 +283,11 @@ mod tests {
             ),
             (
                 busy(&name, None, Some(s(7210))),
-                r#"another has the lock "shop:a\n", for 2 h"#,
+                r#"another has the lock "shop:a\n", for 2 h more"#,
             ),
             (
                 busy(&name, Some("web-2:4711"), Some(s(7210))),
-                r#"another has the lock "shop:a\n": web-2:4711, for 2 h"#,
+                r#"another has the lock "shop:a\n": web-2:4711, for 2 h more"#,
             ),
             (
                 busy(&name, Some("web-2:4711"), None),

@@ -24,6 +24,8 @@ impl Redlock {
     /// milliseconds; from 3 ms to 100 years. It bounds how long the lock stays taken if this process
     /// dies; a lock is valid for at most 99 % of it less 2 ms.
     ///
+    /// Bind the lock to a name: `if redlock.try_acquire(…)?.is_some()` drops it at once, which releases it, and so does `let _ =`.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (its validity was over before
@@ -34,8 +36,8 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// Every host asks, one does the work. The ttl is longer than the work takes, and shorter than the time to the next
-    /// run:
+    /// Every host asks, one tries the work. The ttl is longer than the work takes, and shorter than the time to the next
+    /// run. (Work that must be done with success: [`once_per`](Redlock::once_per).)
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -147,10 +147,13 @@ impl KeptLock {
     /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
     /// critical write, with the time that the write may take. Local: asks no node.
     ///
+    /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
+    ///
     /// # Errors
     ///
     /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (the lock is still held, and may
-    /// still be renewed).
+    /// still be renewed). With both the work must stop: once `max_hold` is used up, or the nodes are away, the rest of the
+    /// validity runs out, and `TooSlow` comes before `Lost`.
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         self.lock.ensure(at_least)
     }
@@ -182,8 +185,8 @@ impl KeptLock {
         }
     }
 
-    /// Calls `f` once no more than `margin` of the validity is left, since no renewal has succeeded: before the loss, while
-    /// there is time to save what has been done. `f` gets the validity that is left then. It is called at once if so
+    /// Calls `f` once no more than `margin` of the validity is left, since no renewal has succeeded or `max_hold` is used up:
+    /// before the loss, while there is time to save what has been done. `f` gets the validity that is left then. It is called at once if so
     /// little is left already, once at most, and not after the loss, [`release`](KeptLock::release),
     /// [`stop`](KeptLock::stop) or a drop, nor in a forked child. It runs on a separate thread, as with
     /// [`on_lost`](KeptLock::on_lost), and a renewal may succeed all the same. A lock that is found taken or deleted is
@@ -290,9 +293,9 @@ impl Redlock {
     /// # fn import(redlock: &redlock_sync::Redlock) -> Result<(), redlock_sync::Error> {
     /// let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
     /// redlock.with_kept_lock("shop:import", ttl, max_hold, |lock| {
-    ///     while lock.is_valid() {
-    ///         // … a part of the work …
-    /// #       break;
+    ///     for part in 0..100 {
+    ///         lock.ensure(Duration::from_secs(1))?; // before each part, which takes up to a second
+    ///         // …
     ///     }
     ///     Ok(())
     /// })

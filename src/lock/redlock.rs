@@ -44,6 +44,7 @@ const MAX_RESOURCE: usize = 64 * 1024;
 /// | work under a lock | [`with_lock`](Redlock::with_lock) | waits, then [`Error::Busy`]; the work does not run |
 /// | the same for work of unknown length | [`with_kept_lock`](Redlock::with_kept_lock) | the same |
 /// | one attempt | [`try_acquire`](Redlock::try_acquire) | `None` |
+/// | work that one host does with success, once in a period | [`once_per`](Redlock::once_per) | waits, then [`Error::Busy`]; `None` if it is done |
 /// | to wait for a lock | [`acquire`](Redlock::acquire), [`acquire_within`](Redlock::acquire_within) | waits, then [`Error::Busy`] |
 /// | to wait until told to stop | [`acquire_while`](Redlock::acquire_while) | waits, then [`Error::Cancelled`] |
 /// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
@@ -102,7 +103,7 @@ impl Redlock {
     /// The nodes and options that the environment names, as the command [`redlock`](crate::guide::shell) reads them, so that
     /// programs and scripts of a host are configured once. The nodes: REDLOCK_NODES, with commas or white space between the
     /// URLs; or a file that REDLOCK_NODES_FILE names, one URL a line, `#` for comments; or `/etc/redlock/nodes`. The
-    /// options: [`Options::from_env`], which other ones can be added to.
+    /// options: [`Options::from_env`].
     ///
     /// # Errors
     ///
@@ -113,10 +114,10 @@ impl Redlock {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// use redlock_sync::{Options, Redlock};
+    /// use redlock_sync::Redlock;
     ///
     /// let redlock = Redlock::from_env()?;
-    /// let patient = Options::from_env()?.wait(Duration::from_secs(60));
+    /// let patient = redlock.options().clone().wait(Duration::from_secs(60));
     /// let redlock = redlock.with_options(patient)?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
@@ -129,12 +130,25 @@ impl Redlock {
         redlock.with_options(Options::from_env()?)
     }
 
-    /// Sets other options for the same nodes. The connections are shared with `self`'s clones, unless a timeout, the
-    /// restart guard, the prefix, the credentials or the options of TLS change.
+    /// Replaces all options, for the same nodes: one that is not set has its default again, also the prefix and the restart
+    /// guard, which programs that share locks must have in common. To change some of them, start from
+    /// [`options`](Redlock::options). The connections are shared with `self`'s clones, unless a timeout, the restart guard,
+    /// the prefix, the credentials or the options of TLS change.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a value out of range.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redlock_sync::{Options, Redlock};
+    /// let redlock = Redlock::new("redis://127.0.0.1")?.with_options(Options::new().prefix("team:"))?;
+    /// let patient = redlock.options().clone().wait(Duration::from_secs(60)); // with the prefix
+    /// let redlock = redlock.with_options(patient)?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
     pub fn with_options(self, options: Options) -> Result<Redlock, Error> {
         options.validate()?;
         trust::validate(&options.tls).map_err(ConfigError::new)?;
@@ -288,7 +302,9 @@ impl Redlock {
         self.family.base.driver.nodes()
     }
 
-    pub(crate) fn options(&self) -> &Options {
+    /// The options, to change some of them and keep the others: the argument of
+    /// [`with_options`](Redlock::with_options) replaces all.
+    pub fn options(&self) -> &Options {
         &self.options
     }
 

@@ -19,8 +19,8 @@ use crate::values::last_run::{self, LastRun};
 impl Redlock {
     /// Does the work once in a period, on all hosts that call this: the first of them does it under the lock, which is
     /// kept for as long as the work takes (`period` at most), and marks it as done if it returns `Ok`. Calls that come
-    /// meanwhile wait, as [`acquire`](Redlock::acquire) does. If the work fails, or its process dies, the next call does
-    /// it. `Ok(None)`: it was done within the period, which begins when the work does.
+    /// meanwhile wait, as [`acquire`](Redlock::acquire) does: set [`Options::wait`](crate::Options::wait) to longer than the
+    /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it was done within the period, which begins when the work does.
     ///
     /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
@@ -45,12 +45,17 @@ impl Redlock {
     /// # use std::time::Duration;
     /// use redlock_sync::{Error, Redlock};
     ///
-    /// # fn import() -> Result<u32, Error> { Ok(1) }
+    /// # use redlock_sync::KeptLock;
+    /// # fn import(_: &KeptLock) -> Result<u32, Error> { Ok(1) }
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let patient = redlock.options().clone().wait(Duration::from_secs(2 * 3600));
+    /// let redlock = redlock.with_options(patient)?;
     /// let (period, ttl) = (Duration::from_secs(20 * 3600), Duration::from_secs(30));
-    /// match redlock.once_per("shop:nightly", period, ttl, |_| import())? {
-    ///     Some(records) => println!("{records} imported"),
-    ///     None => println!("another host has done it"),
+    /// match redlock.once_per("shop:nightly", period, ttl, |lock| import(lock)) {
+    ///     Ok(Some(records)) => println!("{records} imported"),
+    ///     Ok(None) => println!("another host has done it"),
+    ///     Err(Error::Busy(busy)) => println!("still under way: {busy}"),
+    ///     Err(error) => return Err(error),
     /// }
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```

@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
     pub(crate) ttl: Time,
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
-    /// Where redlock ends COMMAND: between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]. A signal that redlock
+    /// Time between SIGTERM and SIGKILL where redlock ends COMMAND, at most ttl/2 [default: 5s, or ttl/4 if less]. A signal that redlock
     /// gets is passed on, and has no such limit
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
@@ -178,7 +178,7 @@ pub(crate) struct List {
     /// For programs: one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Only what has a problem; then exit code 1 if there is something
+    /// Only what has a problem; then exit code 1 if anything has one
     #[arg(long)]
     pub(crate) stuck: bool,
     #[command(flatten)]
@@ -318,7 +318,7 @@ pub(crate) struct WaitArgs {
     /// Wait for the lock for at most this time [default: for ever]; 0 is -n
     #[arg(short, long, value_name = "TIME")]
     pub(crate) wait: Option<Time>,
-    /// Exit code if another kept it
+    /// Exit code if another has the lock, it is too soon, or the work is done
     #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
     pub(crate) conflict_exit_code: u8,
 }

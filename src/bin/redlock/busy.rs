@@ -39,7 +39,7 @@ pub(crate) fn say_busy(target: &Target<'_>) {
         "" => String::new(),
         holders => format!(": {holders}"),
     };
-    let left = free_in(state.as_ref()).map(|left| format!(", for {}", human(left)));
+    let left = free_in(state.as_ref()).map(|left| format!(", for {} more", human(left)));
     let left = left.unwrap_or_default();
     info!("{who} the lock \"{shown}\"{holders}{left}");
 }

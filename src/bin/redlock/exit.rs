@@ -24,9 +24,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("128+n", "COMMAND was ended by any other signal n."),
     (
         "75, or -E",
-        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: it was not the lock that was \
-         shown any more, or is no lock of \
-         this program.",
+        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: another \
+         holder has the lock by now, or it is no lock of this program.",
     ),
     (
         "76",
@@ -51,7 +50,7 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     (
         "1",
         "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --stuck: \
-         there is something. last: it is not done. \
+         something has a problem. last: it is not done. \
          release: the answer was no.",
     ),
 ];

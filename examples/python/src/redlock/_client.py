@@ -13,7 +13,7 @@ from . import _waiting
 from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes
 from ._lock import Lock
 from ._report import Event, observer
-from .errors import Busy, Config
+from .errors import Busy, Config, Unavailable
 
 _STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
 
@@ -186,8 +186,11 @@ class Redlock:
         return self._document(self._library.redlock_inspect_json, name)
 
     def locked(self, name: str | bytes) -> bool:
-        """Whether the lock is taken at this moment, for people: to take it, call try_lock."""
-        return self.inspect(name).state != "free"
+        """Whether the lock is taken at this moment, for people: to take it, call try_lock. Unavailable: too few nodes answered."""
+        state = self.inspect(name).state
+        if state == "unknown":
+            raise Unavailable(f"whether the lock {name!r} is taken is unclear: too few nodes answered")
+        return state != "free"
 
     def last_run(self, name: str | bytes) -> LastRun | None:
         """The run that `Lock.mark_done` or `redlock run --once-per` has marked as done, if its period is not over. For work that

@@ -91,7 +91,8 @@ class Lock:
         return self.lost is None
 
     def ensure(self, at_least: float) -> None:
-        """Call it before a write that takes up to this long. Lost: it is over; TooSlow: less is left."""
+        """Call it before a write that takes up to this long; of a lock that is kept alive, less than two thirds of the ttl. Lost: it
+        is over; TooSlow: less is left, so do not write either."""
         self._call("ensure", ms(at_least))
 
     def extend(self, ttl: float) -> None:
