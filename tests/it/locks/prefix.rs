@@ -194,6 +194,10 @@ fn programs_meet_where_prefix_and_name_are_the_same_key() {
             .with_options(patient().prefix("shop:"))
             .unwrap();
         take(&clone, "a").release().unwrap();
+        // With one option changed and the others kept, it is the same lock.
+        let options = team.options().clone().wait(Duration::ZERO);
+        let hasty = team.clone().with_options(options).unwrap();
+        assert!(hasty.try_acquire("a", TTL).unwrap().is_none());
         lock.release().unwrap();
     }
 }
