@@ -147,7 +147,7 @@ impl KeptLock {
     /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
     /// critical write, with the time that the write may take. Local: asks no node.
     ///
-    /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
+    /// Choose less than two thirds of the ttl: when a renewal is due, no more than that is left.
     ///
     /// # Errors
     ///
