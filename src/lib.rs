@@ -40,7 +40,10 @@
 //! # use std::time::Duration;
 //! # fn work() -> Result<(), Box<dyn std::error::Error>> { Ok(()) }
 //! # fn work_alone(redlock: &Redlock) -> Result<(), Box<dyn std::error::Error>> {
-//! redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| work())
+//! redlock.with_lock("shop:account:17", Duration::from_secs(10), |lock| {
+//!     lock.ensure(Duration::from_secs(1))?; // before work that takes up to a second
+//!     work()
+//! })
 //! # }
 //! ```
 //!

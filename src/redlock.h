@@ -90,15 +90,15 @@ extern "C" {
  *
  * Blocking. Only redlock_connect(), acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_fencing_token(), redlock_lock_leak_for(), redlock_lock_mark_done(), redlock_lock_wait_lost(),
- * redlock_free(), and what shows people the nodes and their locks (redlock_check(), redlock_inspect(),
- * redlock_inspect_last_run(), their forms for JSON, and redlock_break_lock()) may block; each says for how
+ * redlock_free(), and the functions that make connections of their own (redlock_check(), redlock_inspect(),
+ * their forms for JSON, redlock_inspect_last_run() and redlock_break_lock()) may block; each says for how
  * long, in terms of the options. While the lock's slot of a Redis Cluster moves to another server, a call that
  * names one or two node timeouts takes up to six. Calls in other threads add at most half a node timeout, where a node
  * takes in nothing. All other functions decide by the local clock and memory, without asking a node.
  * (Calls with one lock from several threads wait for each other while one of them changes the lock.
  * redlock_lock_stop(), redlock_lock_leak() and redlock_set_log() wait for a callback that is running.
  * A call that ends the last use of connections blocks like redlock_free(): also redlock_lock_leak(),
- * redlock_set() with a new timeout, redlock_set_prefix() and redlock_set_observer(). A callback for log
+ * redlock_set() with a new timeout or restart guard, redlock_set_tls(), redlock_set_prefix() and redlock_set_observer(). A callback for log
  * messages, and one for events, adds its own time.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
@@ -154,8 +154,8 @@ const char *redlock_version_string(void);
    it protects, now. */
 #define REDLOCK_LOST 2
 /* Not enough validity: the lock was granted so late that its validity was over (acquiring; it has been
-   released again), or less is left than asked for (redlock_lock_ensure(); it is still held). Use a longer
-   ttl, or faster nodes. */
+   released again): use a longer ttl, or faster nodes. Or less is left than asked for (redlock_lock_ensure(); it is still
+   held): stop, as with LOST. */
 #define REDLOCK_TOO_SLOW 3
 /* Too few nodes answered to decide: it is not known whether the lock is held. redlock_last_error() has
    the cause at each failed node. */
@@ -501,8 +501,8 @@ uint64_t redlock_lock_remaining_ms(const redlock_lock_t *lock);
 int redlock_lock_is_valid(const redlock_lock_t *lock);
 
 /* Checks that the lock stays valid for at least at_least_ms. Call it before each critical write, with
-   the time that the write may take; if the lock is kept alive, with less than two thirds of its ttl, since so much is left
-   when a renewal is due. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked for; it is still
+   the time that the write may take; if the lock is kept alive, with half of its ttl at most: right before a renewal a little
+   less than two thirds of it are left. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked for; it is still
    held, and if nothing extends it, this comes before LOST: do not write. */
 int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
 
@@ -622,10 +622,10 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
    hold a mutex that fn waits for while calling them. In a forked child fn is never called. */
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
 
-/* Calls fn(left_ms, user) once, when no more than margin_ms of the validity is left, since no renewal has succeeded: before
-   the loss, while there is time to save what has been done. left_ms is what is left then. A renewal may succeed all the same.
-   At once if so little is left already; not after the loss, and not for a lock that is found taken or deleted. Choose less
-   than two thirds of the ttl: so much is left when a renewal is due. CONFIG: the lock is not kept alive.
+/* Calls fn(left_ms, user) once, when no more than margin_ms of the validity is left, since no renewal has succeeded or
+   max_hold is used up: before the loss, while there is time to save what has been done. left_ms is what is left then. A renewal may succeed all the same.
+   At once if so little is left already; not after the loss, and not for a lock that is found taken or deleted. Choose at
+   most half of the ttl: right before a renewal a little less than two thirds of it are left. CONFIG: the lock is not kept alive.
 
    For fn and `user` the same holds as for redlock_lock_on_lost(), but the functions that fn calls with the same lock
    return CONFIG, or 0 for a value, which does not mean that the lock is lost. */

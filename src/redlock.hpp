@@ -4,7 +4,7 @@
  *     redlock::client client({"redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"});   // one for the program
  *
  *     redlock::lock lock = client.acquire("shop:account:17", 10s);    // throws redlock::busy
- *     lock.ensure(1s);                                                // before a write: throws redlock::lost
+ *     lock.ensure(1s);                                                // before a write: throws lost or too_slow
  *     lock.release();                                                 // LOST: it was not held to the end
  *
  * redlock.h is the manual: it describes each function, with its failures. There is nothing to link but its library. The

@@ -1,5 +1,4 @@
-//! What a pair of acquire and release costs: system calls and allocations, counted, so that they do
-//! not grow by accident.
+//! The cost of a pair of acquire and release: system calls and allocations, counted, so that they do not grow by accident.
 
 mod support;
 
@@ -87,9 +86,9 @@ fn mark() {
     });
 }
 
-/// What a pair costs by itself it costs every time, so this many pairs count, one behind the other, that cost least. Beside
-/// them answers come one by one that would have come together, each with a read of its own, and buffers grow: on a busy
-/// machine more replies are pending than ever before.
+/// This many pairs count, one behind the other, that cost least: the cost of a pair by itself is in each of them. In others
+/// answers come one by one that would have come together, each with a read of its own, and buffers grow: on a busy machine
+/// more replies are pending than ever before.
 const TOGETHER: usize = 20;
 
 /// The cost of one of the pairs that count, by the costs of all.
@@ -254,7 +253,7 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
     }
 }
 
-/// How many pairs a process makes that is traced.
+/// The number of pairs that a traced process makes.
 const TRACED: usize = 500;
 /// The number of system calls of a pair of this kind, in a process of its own.
 fn traced(nodes: &[String], kind: &str) -> f64 {
@@ -271,7 +270,7 @@ fn traced(nodes: &[String], kind: &str) -> f64 {
     let output = support::started(output, "strace", "strace");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{said}", output.status);
-    // Of each line: the thread, and the call or what it returned later.
+    // Each line has the thread, and the call or what it returned later.
     let text = std::fs::read_to_string(&trace).unwrap();
     let calls = text
         .lines()
@@ -281,8 +280,7 @@ fn traced(nodes: &[String], kind: &str) -> f64 {
     let mut pairs: Vec<u64> = pairs.map(|calls| calls.len() as u64).collect();
     // Behind the last mark the process ends.
     pairs.pop();
-    let warm = pairs.len() / 5;
-    own_cost(&pairs[warm..])
+    own_cost(&pairs[pairs.len().saturating_sub(TRACED * 9 / 10)..])
 }
 
 #[test]

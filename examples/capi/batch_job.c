@@ -1,5 +1,6 @@
 /*
- * A job that many hosts start and one runs at a time, in C. (To run it once a night, see redlock_lock_mark_done.) From the top of the checkout:
+ * A job that many hosts start and one runs at a time, in C. (To run it once a night, see
+ * redlock_inspect_last_run and redlock_lock_mark_done.) From the top of the checkout:
  *
  *     cargo rustc --release --features capi,tls --crate-type cdylib,staticlib
  *     cc -Isrc examples/capi/batch_job.c target/release/libredlock_sync.a -lpthread -ldl -lm -o batch_job

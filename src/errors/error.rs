@@ -22,7 +22,7 @@ use crate::values::token::RandomError;
 /// | [`Config`](Error::Config) | fix the code or the configuration; trying again gives the same |
 /// | [`Busy`](Error::Busy) | another holder has the lock: come back later, or leave the work to it |
 /// | [`Lost`](Error::Lost) | stop what the lock protects, now |
-/// | [`TooSlow`](Error::TooSlow) | use a longer ttl, or faster nodes |
+/// | [`TooSlow`](Error::TooSlow) | from `ensure`: stop, as with `Lost`; else use a longer ttl, or faster nodes |
 /// | [`Unavailable`](Error::Unavailable) | look at the nodes, or wait for [`retry_after`](NodeErrors::retry_after); it is not known whether the lock is held |
 /// | [`ExtensionLimit`](Error::ExtensionLimit) | finish: the lock is valid until its deadline |
 /// | [`Cancelled`](Error::Cancelled) | nothing: you asked for it |

@@ -11,8 +11,8 @@ impl Lock {
     /// call asks the nodes; later calls return the same number and ask no node.
     ///
     /// The store keeps the largest number that it has seen with the data, and refuses a write with a smaller
-    /// one, in the same transaction: `UPDATE account SET balance = ?1, fence = ?2 WHERE name = ?3 AND
-    /// fence <= ?2`; zero rows: stop. **Get the number before you read** what you are going to change.
+    /// one, in the same transaction: `UPDATE account SET balance = $1, fence = $2 WHERE name = $3 AND
+    /// fence <= $2`; zero rows: stop. **Get the number before you read** what you are going to change.
     ///
     /// The number is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), with gaps, per resource, and not secret.
     /// Each node counts in a key `{<resource>}:fence`, which ends a day after its last use; the node's user needs the

@@ -147,7 +147,7 @@ impl KeptLock {
     /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
     /// critical write, with the time that the write may take. Local: asks no node.
     ///
-    /// Choose less than two thirds of the ttl: when a renewal is due, no more than that is left.
+    /// Choose at most half of the ttl: right before a renewal a little less than two thirds of it are left.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl KeptLock {
     /// [`on_lost`](KeptLock::on_lost), and a renewal may succeed all the same. A lock that is found taken or deleted is
     /// lost without this call.
     ///
-    /// Choose less than two thirds of the ttl: so much is left when a renewal is due.
+    /// Choose at most half of the ttl: right before a renewal a little less than two thirds of it are left.
     ///
     /// # Example
     ///

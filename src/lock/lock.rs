@@ -149,7 +149,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Lost`] if the lock is lost or its validity is over, [`Error::TooSlow`] if less is left than asked
-    /// for (the lock is still held: extend it, or stop: if nothing extends it, this comes before `Lost`).
+    /// for (still held: extend it, or stop. If nothing extends it, this comes before `Lost`).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let remaining = self.left()?;
         if remaining < at_least {

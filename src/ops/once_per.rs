@@ -20,7 +20,8 @@ impl Redlock {
     /// Does the work once in a period, on all hosts that call this: the first of them does it under the lock, which is
     /// kept for as long as the work takes (`period` at most), and marks it as done if it returns `Ok`. Calls that come
     /// meanwhile wait, as [`acquire`](Redlock::acquire) does: set [`Options::wait`](crate::Options::wait) to longer than the
-    /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it was done within the period, which begins when the work does.
+    /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it was done
+    /// within the period, which begins when the work does.
     ///
     /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it

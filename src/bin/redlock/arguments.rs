@@ -318,7 +318,7 @@ pub(crate) struct WaitArgs {
     /// Wait for the lock for at most this time [default: for ever]; 0 is -n
     #[arg(short, long, value_name = "TIME")]
     pub(crate) wait: Option<Time>,
-    /// Exit code if another has the lock, it is too soon, or the work is done
+    /// Exit code if another has the lock, or the work is done within --once-per
     #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
     pub(crate) conflict_exit_code: u8,
 }

@@ -24,8 +24,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("128+n", "COMMAND was ended by any other signal n."),
     (
         "75, or -E",
-        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: another \
-         holder has the lock by now, or it is no lock of this program.",
+        "Another has the lock, it is too soon, or a host has succeeded within --once-per. release: the \
+         holder that was meant does not have it, or it is no lock of this program.",
     ),
     (
         "76",

@@ -186,7 +186,8 @@ class Redlock:
         return self._document(self._library.redlock_inspect_json, name)
 
     def locked(self, name: str | bytes) -> bool:
-        """Whether the lock is taken at this moment, for people: to take it, call try_lock. Unavailable: too few nodes answered."""
+        """Whether the lock is taken at this moment, for people: to take it, call try_lock. Unavailable: too few nodes answered;
+        `inspect_json` has the cause at each."""
         state = self.inspect(name).state
         if state == "unknown":
             raise Unavailable(f"whether the lock {name!r} is taken is unclear: too few nodes answered")

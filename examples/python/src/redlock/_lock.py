@@ -91,8 +91,8 @@ class Lock:
         return self.lost is None
 
     def ensure(self, at_least: float) -> None:
-        """Call it before a write that takes up to this long; of a lock that is kept alive, less than two thirds of the ttl. Lost: it
-        is over; TooSlow: less is left, so do not write either."""
+        """Call it before a write that takes up to this long; of a lock that is kept alive, half of the ttl at most. Lost: it is
+        over; TooSlow: less is left, so do not write either."""
         self._call("ensure", ms(at_least))
 
     def extend(self, ttl: float) -> None:
@@ -126,8 +126,8 @@ class Lock:
 
     def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
         """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left,
-        since no renewal has succeeded: before the loss, while there is time to save what has been done. It runs in a thread of
-        its own, and must not use the lock: other threads may."""
+        since no renewal has succeeded or max_hold is used up: before the loss, while there is time to save what has been done.
+        Choose at most half of the ttl. It runs in a thread of its own, and must not use the lock: other threads may."""
         def call(left: int, _user: Any) -> None:
             function(left / 1000)
 

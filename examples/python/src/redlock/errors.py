@@ -30,7 +30,7 @@ class Lost(Error):
 
 
 class TooSlow(Error):
-    """Too little of the validity is left."""
+    """Too little of the validity is left. From `ensure`: do not write."""
 
 
 class Unavailable(Error):
