@@ -40,8 +40,10 @@ class Nightly(unittest.TestCase):
     def test_one_host_does_it(self):
         self.assertEqual(nightly(self.locks, self.sent), "done")
         self.assertEqual(self.sent, ["report"])
-        self.assertEqual(self.nodes[0].requests("acquire"), 1)
-        self.assertEqual(self.nodes[0].requests("extend"), 1)
+        # The answers of two of three nodes are enough: the last node may not have taken in its request yet.
+        for request in "acquire", "extend":
+            asked = sum(node.requests(request) for node in self.nodes)
+            self.assertTrue(2 <= asked <= 3, f"{request}: {asked}")
 
     def test_another_host_has_it(self):
         self.all("hold", "shop:nightly", "web-3:4711", 60)
