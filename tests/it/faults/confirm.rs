@@ -55,7 +55,8 @@ fn a_lock_dropped_just_when_servers_close_the_connections_is_gone_soon() {
             let servers = Server::several(nodes);
             for fault in [Fault::Killed, Fault::Flushed, Fault::Both] {
                 for round in 0..5 {
-                    let redlock = unhurried_connected(&servers);
+                    // A lost release is missed after a node timeout, in each of thirty rounds.
+                    let redlock = connected(&servers);
                     hold_and_strike(&redlock, &servers, fault);
                     let what = format!("{nodes} nodes, {fault:?}, round {round}");
                     eventually(&what, || is_gone(&servers));
