@@ -2,33 +2,28 @@
 
 use crate::support;
 
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
+use nix::sys::signal::Signal;
 use support::*;
 
-use crate::run::Fleet;
+use crate::children::{Limited, Program, REDLOCK, output, program, shell_waits, start};
+use crate::run::{Fleet, is_permitted, signal};
 
 /// `redlock run` with these options, whose COMMAND ends when there is this file.
-fn run_until(fleet: &Fleet, options: &[&str], ends: &Path) -> Child {
+fn run_until(fleet: &Fleet, options: &[&str], ends: &Path) -> Program {
     let began = ends.with_extension("began");
     // An earlier one may have left it.
     let _ = std::fs::remove_file(&began);
-    let waits = format!(
-        "touch '{}'; while [ ! -e '{}' ]; do sleep 0.05; done",
-        began.display(),
-        ends.display()
-    );
+    let waits = shell_waits(&format!("[ -e '{}' ]", ends.display()));
+    let waits = format!("touch '{}'; {waits}", began.display());
     let arguments = [&["run"], options, &["shop:report", "sh", "-c", &waits]].concat();
-    let child = fleet.command(&arguments).stderr(Stdio::piped()).spawn();
+    let child = start(fleet.command(&arguments).stderr(Stdio::piped()));
     // The mark of what is done once in a period is looked at behind the lock.
     eventually("it has the lock, and begins", || began.exists());
-    child.unwrap()
+    child
 }
 
 fn set_replicas(fleet: &Fleet, count: &str) {
@@ -65,15 +60,9 @@ fn refusals(fleet: &Fleet, error: &str) -> u32 {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-fn said(child: &mut Child) -> String {
-    let mut text = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
-    text
+fn said(child: &mut Program) -> String {
+    let errors = Limited(child.child.stderr.take().unwrap()).all();
+    String::from_utf8(errors).unwrap()
 }
 
 #[test]
@@ -84,7 +73,7 @@ fn a_release_that_is_refused_for_now_is_waited_for_and_carried_out() {
         let mut child = run_until(&fleet, options, &ends);
         refuse(&fleet, &ends);
         set_replicas(&fleet, "0");
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(child.wait().code(), Some(0));
         assert_eq!(said(&mut child), "");
         fleet.nothing_is_left();
     }
@@ -100,7 +89,7 @@ fn a_release_whose_rights_are_back_soon_is_waited_for_and_carried_out() {
         set_rights(&fleet, &["-@all", "+acl", "+info"]);
         end_refused(&fleet, &ends, "NOPERM");
         set_rights(&fleet, &["+@all"]);
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(child.wait().code(), Some(0));
         assert_eq!(said(&mut child), "");
         fleet.nothing_is_left();
     }
@@ -115,7 +104,7 @@ fn a_lock_that_could_not_be_released_is_named() {
     let mut child = run_until(&fleet, &["--ttl", "4s"], &ends);
     let began = Instant::now();
     refuse(&fleet, &ends);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().code(), Some(0));
     assert!(
         began.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -136,7 +125,7 @@ fn a_lock_that_could_not_be_released_is_named() {
     let mut child = run_until(&fleet, &["--ttl", "4s"], &ends);
     set_rights(&fleet, &["-@all", "+acl", "+info"]);
     std::fs::write(&ends, "").unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().code(), Some(0));
     let text = said(&mut child);
     for part in ["shop:report stays locked for up to ", "NOPERM"] {
         assert!(text.contains(part), "{text}");
@@ -150,10 +139,9 @@ fn a_lock_that_could_not_be_released_is_named() {
     std::fs::remove_file(&ends).unwrap();
     let mut child = run_until(&fleet, &["--ttl", "60s"], &ends);
     refuse(&fleet, &ends);
-    let id = Pid::from_raw(i32::try_from(child.id()).unwrap());
     let began = Instant::now();
-    kill(id, Signal::SIGTERM).unwrap();
-    assert!(!child.wait().unwrap().success());
+    signal(child.pid(), Signal::SIGTERM);
+    assert!(!child.wait().success());
     assert!(
         began.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -182,7 +170,7 @@ fn a_lock_whose_nodes_are_down_is_named_without_a_long_wait() {
         }
         let began = Instant::now();
         std::fs::write(&ends, "").unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(child.wait().code(), Some(0));
         let took = began.elapsed();
         assert!(took < Duration::from_secs(6), "{took:?}");
         let text = said(&mut child);
@@ -195,7 +183,7 @@ fn a_lock_whose_nodes_are_down_is_named_without_a_long_wait() {
 }
 
 /// A program that has succeeded once in a period, and whose mark was refused so often.
-fn marks_in_vain(times: u32) -> (Fleet, Child) {
+fn marks_in_vain(times: u32) -> (Fleet, Program) {
     let (fleet, dir) = (Fleet::new(1), TempDir::new());
     let ends = dir.path().join("ends");
     let options = ["--ttl", "60s", "--once-per", "1h"];
@@ -213,10 +201,10 @@ fn marks_in_vain(times: u32) -> (Fleet, Child) {
 fn a_success_is_marked_as_soon_as_the_nodes_are_well_again() {
     let (fleet, mut child) = marks_in_vain(10);
     set_replicas(&fleet, "0");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().code(), Some(0));
     assert_eq!(said(&mut child), "");
     let next = ["run", "--once-per", "1h", "-E", "0", "shop:report", "false"];
-    assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
+    assert_eq!(fleet.output(&next).0.code(), Some(0));
 }
 
 /// As while users are changed: without its mark the work would be done twice.
@@ -228,10 +216,10 @@ fn a_success_is_marked_as_soon_as_the_rights_are_back() {
     set_rights(&fleet, &["-@all", "+acl", "+info"]);
     end_refused(&fleet, &ends, "NOPERM");
     set_rights(&fleet, &["+@all"]);
-    let code = child.wait().unwrap().code();
+    let code = child.wait().code();
     assert_eq!((code, said(&mut child)), (Some(0), String::new()));
     let next = ["run", "--once-per", "1h", "-E", "0", "shop:report", "false"];
-    assert_eq!(fleet.command(&next).status().unwrap().code(), Some(0));
+    assert_eq!(fleet.output(&next).0.code(), Some(0));
 }
 
 /// The tries to mark the success, and then to release the lock, which the nodes refuse as well.
@@ -239,12 +227,8 @@ fn a_success_is_marked_as_soon_as_the_rights_are_back() {
 fn one_signal_ends_the_tries_behind_a_success() {
     let (fleet, mut child) = marks_in_vain(3);
     let began = Instant::now();
-    kill(
-        Pid::from_raw(i32::try_from(child.id()).unwrap()),
-        Signal::SIGTERM,
-    )
-    .unwrap();
-    assert!(!child.wait().unwrap().success());
+    signal(child.pid(), Signal::SIGTERM);
+    assert!(!child.wait().success());
     let took = began.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     let text = said(&mut child);
@@ -252,4 +236,28 @@ fn one_signal_ends_the_tries_behind_a_success() {
         assert!(text.contains(part), "{text}");
     }
     set_replicas(&fleet, "0");
+}
+
+/// COMMAND takes away from the wrapper, which is not root, the right to start threads.
+#[test]
+fn without_another_thread_the_lock_is_left_as_at_least_says() {
+    let test = "without_another_thread_the_lock_is_left_as_at_least_says";
+    let fleet = Fleet::new(1);
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let as_user = |words: &[&str]| {
+        let mut command = program("setpriv", &fleet.nodes);
+        command.args(user).args(words);
+        command
+    };
+    if !is_permitted(test, &mut as_user(&[REDLOCK, "--version"])) {
+        return;
+    }
+    let limit = "prlimit --nproc=1:1 --pid $PPID";
+    let words = [REDLOCK, "run", "--at-least", "1m", "x", "sh", "-c", limit];
+    let (status, out, err) = output(&mut as_user(&words));
+    assert_eq!((status.code(), &*out, &*err), (Some(0), "", ""));
+    let left = redis::from_redis_value::<i64>(fleet.servers[0].command(&["PTTL", "x"]));
+    let left = left.unwrap();
+    // Longer than the ttl.
+    assert!((31_000..=60_000).contains(&left), "{left}");
 }

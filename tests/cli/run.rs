@@ -763,8 +763,8 @@ fn a_wait_is_reported_with_the_holder_and_how_long_it_took() {
     let lock = lock.unwrap();
     eventually("it is on all nodes", || fleet.holding("x") == 3);
     let mut waiter = fleet.command(&["run", "-v", "x", "true"]);
-    let mut waiter = waiter.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(waiter.stderr.take().unwrap()).lines();
+    let mut waiter = start(waiter.stderr(Stdio::piped()));
+    let mut lines = BufReader::new(Limited(waiter.child.stderr.take().unwrap())).lines();
     let mut said = |start: &str| {
         let line = lines.find_map(|line| Some(line.ok()?.strip_prefix(start)?.to_owned()));
         line.unwrap_or_else(|| panic!("no line begins with {start}"))
@@ -773,7 +773,7 @@ fn a_wait_is_reported_with_the_holder_and_how_long_it_took() {
     assert!(held.ends_with(" s"), "{held}");
     lock.release().unwrap();
     said("redlock: got \"x\" after ");
-    assert!(waiter.wait().unwrap().success());
+    assert!(waiter.wait().success());
     // Nothing is waited for.
     let (_, _, all) = fleet.output(&["run", "-v", "y", "true"]);
     assert_eq!(all, "redlock: asking for \"y\"\nredlock: got \"y\"\n");
@@ -1994,7 +1994,7 @@ fn a_parent_that_ignores_its_children_or_closes_stdin_does_no_harm() {
 }
 
 /// Whether such a command is there, and may do that.
-fn is_permitted(test: &str, probe: &mut Command) -> bool {
+pub(crate) fn is_permitted(test: &str, probe: &mut Command) -> bool {
     match probe.output() {
         Ok(output) if output.status.success() => return true,
         Ok(output) => skipped(test, &String::from_utf8_lossy(&output.stderr)),
@@ -2031,6 +2031,51 @@ fn as_process_1_it_waits_for_orphans_and_ends() {
     command.args([REDLOCK, "run", "x", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output(&mut command).0.code(), Some(143));
     fleet.nothing_is_left();
+}
+
+#[test]
+fn as_process_1_it_waits_for_orphans_also_while_it_waits_for_the_lock() {
+    let fleet = Fleet::new(1);
+    let test = "as_process_1_it_waits_for_orphans_also_while_it_waits_for_the_lock";
+    let Some(mut command) = unshare(test, &fleet, &["-pf", "--mount-proc"]) else {
+        return;
+    };
+    let lock = take(&redlock(&fleet.servers), "x");
+    // The shell becomes `redlock`, and leaves it a child, which ends by a real-time signal and leaves it one more.
+    let script = "sh -c 'sleep 0.5; sleep 0.2 & kill -s 40 $$' & exec redlock run --node-timeout 2s x sh -c 'exit 4'";
+    let mut wrapper = start(command.args(["sh", "-c", script]));
+    let children = |parent: i32| {
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let pids = processes.filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
+        let is_child = |pid: &i32| stat(*pid).is_some_and(|f| f[1] == parent.to_string());
+        pids.filter(is_child).collect::<Vec<_>>()
+    };
+    eventually("it waits", || fleet.servers[0].queued("x") > 0);
+    eventually("no child is left, and no zombie", || {
+        let [process_1] = children(wrapper.pid())[..] else {
+            return false;
+        };
+        children(process_1).is_empty()
+    });
+    lock.release().unwrap();
+    assert_eq!(wrapper.wait().code(), Some(4));
+    fleet.nothing_is_left();
+}
+
+/// Which is found first by each wait for any child.
+#[test]
+fn as_process_1_it_waits_for_orphans_behind_one_that_a_real_time_signal_has_ended() {
+    let fleet = Fleet::new(1);
+    let test = "as_process_1_it_waits_for_orphans_behind_one_that_a_real_time_signal_has_ended";
+    let Some(mut command) = unshare(test, &fleet, &["-pf", "--mount-proc"]) else {
+        return;
+    };
+    let script = "setsid sh -c 'sleep 100 & kill -s 40 $!' & sleep 0.5; \
+        setsid sh -c 'sleep 0.3 & exec sleep 0.1' & sleep 1; \
+        grep -l '^State:.Z' /proc/[0-9]*/status; exit 4";
+    let words = [REDLOCK, "run", "--node-timeout", "2s", "x", "sh", "-c"];
+    let (status, out, err) = output(command.args(words).arg(script));
+    assert_eq!((status.code(), &*out, &*err), (Some(4), "", ""));
 }
 
 #[test]
@@ -2112,6 +2157,44 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     assert!(start.elapsed() < 10 * S);
 }
 
+/// Each process starts the next one and ends, in less time than it takes to read /proc.
+#[test]
+fn a_chain_of_processes_that_start_one_another_ends_before_the_release() {
+    let fleet = Fleet::new(1);
+    let dir = TempDir::for_programs();
+    let source = r#"
+        #include <unistd.h>
+        int main(void) {
+            for (int i = 0; i < 100000; i++)
+                if (fork()) _exit(0);
+            return 0;
+        }"#;
+    compile(dir.path(), "chain", source);
+    let script = "echo $$; ./chain; exit 4";
+    for _ in 0..20 {
+        let mut command = fleet.command(&["run", "x", "sh", "-c", script]);
+        command.current_dir(dir.path());
+        let mut job = Job::start(command);
+        assert_eq!(job.wait().code(), Some(4));
+        // A look may see none of the chain, but not many looks.
+        for _ in 0..20 {
+            let left = members(job.group);
+            assert!(left.is_empty(), "without the lock: {left:?}");
+        }
+    }
+    fleet.nothing_is_left();
+}
+
+fn compile(directory: &Path, name: &str, source: &str) {
+    let file = format!("{name}.c");
+    std::fs::write(directory.join(&file), source).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-pthread", "-o", name, &file])
+        .current_dir(directory)
+        .status();
+    assert!(compiled.unwrap().success());
+}
+
 #[test]
 fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
     let fleet = Fleet::new(1);
@@ -2124,12 +2207,7 @@ fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
             pthread_t thread;
             return pthread_create(&thread, 0, sleeps, 0) || (pthread_exit(0), 0);
         }"#;
-    std::fs::write(dir.path().join("threads.c"), source).unwrap();
-    let compiled = Command::new("cc")
-        .args(["-pthread", "-o", "threads", "threads.c"])
-        .current_dir(dir.path())
-        .status();
-    assert!(compiled.unwrap().success());
+    compile(dir.path(), "threads", source);
     let waits = shell_waits("grep -q 'State:.Z' /proc/$p/status");
     let script = format!("./threads >/dev/null 2>&1 & p=$!; {waits}; echo $$ $p");
     let words = ["run", "--node-timeout", "2s", "x", "sh", "-c", &script];

@@ -14,7 +14,7 @@ use crate::child::boot_time;
 use crate::job::Job;
 use crate::show::shortened;
 use crate::signals::asks_to_end;
-use crate::{End, LOST, report};
+use crate::{End, LOST, processes, report};
 
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -44,36 +44,34 @@ pub(crate) fn give_up(
         report_locked(job, left.saturating_sub(began.elapsed()), trouble);
     };
     let (done, result) = channel();
+    let (hand_over, handed_over) = channel();
     let (redlock, name) = (redlock.clone(), job.name.clone());
+    let waits = move || wait_released(&redlock, name.as_encoded_bytes(), left.min(LONGER));
+    let waits_there = waits.clone();
     let give_up = move || {
-        let name = name.as_encoded_bytes();
-        let waits = || wait_released(&redlock, name, left.min(LONGER));
-        let _ = done.send(end_lock(kept, rest, waits));
+        // Handed over only now: a thread that cannot be started would drop it, which releases it.
+        if let Ok(kept) = handed_over.recv() {
+            let _ = done.send(end_lock(kept, rest, waits_there));
+        }
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
     };
     let thread = thread::Builder::new().name("redlock-end".into());
-    if let Err(error) = thread.spawn(give_up) {
-        locked(&error);
-        return end;
-    }
-    let mut asked = asked.map(|signal| (signal, Instant::now()));
-    let result = loop {
-        match result.try_recv() {
-            Ok(result) => break result,
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return end,
+    let ended = match thread.spawn(give_up) {
+        Ok(_) => {
+            let _ = hand_over.send(kept);
+            wait_ended(&result, signals, asked)
         }
-        let wait = asked.map_or(LAST, |(_, at)| LAST.saturating_sub(at.elapsed()));
-        if let Some((signal, _)) = asked
-            && wait.is_zero()
-        {
+        // Signals are handled once the nodes have answered.
+        Err(_) => Ended::Lock(end_lock(kept, rest, waits)),
+    };
+    let result = match ended {
+        Ended::Lock(result) => result,
+        Ended::Thread => return end,
+        Ended::By(signal) => {
             locked(&format_args!("{trouble} yet"));
             return End::Signal(signal);
         }
-        let signal = signals.recv_timeout(wait).ok();
-        let signal = signal.filter(|signal| asks_to_end(*signal));
-        asked = asked.or(signal.map(|signal| (signal, Instant::now())));
     };
     match result {
         Ok(()) => end,
@@ -85,6 +83,41 @@ pub(crate) fn give_up(
             locked(&format_args!("{trouble}: {error}"));
             end
         }
+    }
+}
+
+/// What ended while the lock was given up.
+enum Ended {
+    Lock(Result<(), Error>),
+    /// The thread that gives it up, without a result.
+    Thread,
+    /// We are to end, by this signal, and the nodes have not answered.
+    By(i32),
+}
+
+/// Waits for the result, and no longer than a signal permits, which arrives or has `asked` us to end before.
+fn wait_ended(
+    result: &Receiver<Result<(), Error>>,
+    signals: &Receiver<i32>,
+    asked: Option<i32>,
+) -> Ended {
+    let mut asked = asked.map(|signal| (signal, Instant::now()));
+    loop {
+        match result.try_recv() {
+            Ok(result) => return Ended::Lock(result),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ended::Thread,
+        }
+        processes::reap_orphans();
+        let wait = asked.map_or(LAST, |(_, at)| LAST.saturating_sub(at.elapsed()));
+        if let Some((signal, _)) = asked
+            && wait.is_zero()
+        {
+            return Ended::By(signal);
+        }
+        let signal = signals.recv_timeout(wait).ok();
+        let signal = signal.filter(|signal| asks_to_end(*signal));
+        asked = asked.or(signal.map(|signal| (signal, Instant::now())));
     }
 }
 

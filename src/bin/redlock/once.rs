@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::last::shown;
 use crate::metrics::RunOutcome;
 use crate::signals::asks_to_end;
-use crate::{End, failed, report};
+use crate::{End, failed, processes, report};
 
 /// How this ends if COMMAND need not run: a host has run it within `--once-per`, or that cannot be seen.
 pub(crate) fn done_already(
@@ -46,6 +46,7 @@ pub(crate) fn mark_done(
 ) -> Option<i32> {
     let asked = Cell::new(None);
     let pause = |pause| {
+        processes::reap_orphans();
         let signal = signals.recv_timeout(pause).ok();
         asked.set(signal.filter(|signal| asks_to_end(*signal)));
         asked.get().is_none()

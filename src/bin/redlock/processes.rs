@@ -3,7 +3,8 @@
 use std::fs;
 
 use nix::errno::Errno;
-use nix::sys::signal::killpg;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 struct ProcessStatus {
@@ -27,25 +28,67 @@ fn look(process: &str) -> Option<ProcessStatus> {
     })
 }
 
+/// All processes, each with its number.
+fn all() -> std::io::Result<impl Iterator<Item = (String, ProcessStatus)>> {
+    let names = fs::read_dir("/proc")?;
+    let names = names.filter_map(|process| process.ok()?.file_name().into_string().ok());
+    Ok(names.filter_map(|name| look(&name).map(|process| (name, process))))
+}
+
 /// Whether any process of a group still runs. One that only waits to be waited for does not, unless just its first
 /// thread has ended.
 pub(crate) fn is_alive(group: Pid) -> bool {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return false;
     }
-    let Ok(processes) = fs::read_dir("/proc") else {
+    if is_seen(group) {
+        return true;
+    }
+    // While /proc is read a process may start another one and end: neither is seen. Processes that are stopped start none.
+    let _ = killpg(group, Signal::SIGSTOP);
+    let alive = is_seen(group);
+    let _ = killpg(group, Signal::SIGCONT);
+    alive
+}
+
+fn is_seen(group: Pid) -> bool {
+    let Ok(processes) = all() else {
         return true;
     };
     let group = group.to_string();
-    let names = processes.filter_map(|process| process.ok()?.file_name().into_string().ok());
     let threads = |name: &str| {
         let threads = fs::read_dir(format!("/proc/{name}/task"));
         threads.map_or(0, Iterator::count)
     };
-    names
-        .filter_map(|name| look(&name).map(|process| (name, process)))
+    processes
         .filter(|(_, process)| process.group == group)
         .any(|(name, process)| !["Z", "X"].contains(&&*process.state) || threads(&name) > 1)
+}
+
+/// Our children that have ended, and wait to be waited for.
+pub(crate) fn ended_children() -> Vec<Pid> {
+    let us = std::process::id().to_string();
+    let ended = |process: &ProcessStatus| process.parent == us && process.state == "Z";
+    let processes = all().into_iter().flatten();
+    let ended = processes.filter(|(_, process)| ended(process));
+    let number = |(name, _): (String, _)| name.parse().ok().map(Pid::from_raw);
+    ended.filter_map(number).collect()
+}
+
+/// Waits for all children that have ended, if this is process 1, whose children are those of all processes that have
+/// ended. To be called while there is no child whose end is of interest.
+pub(crate) fn reap_orphans() {
+    if std::process::id() != 1 {
+        return;
+    }
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return,
+            // One that a real-time signal has ended is waited for, too.
+            Ok(_) | Err(Errno::EINVAL) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// Whether no process could let our group go on if it stopped: no shell in our session has started it. The kernel does

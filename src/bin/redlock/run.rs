@@ -467,15 +467,18 @@ impl<'a> RunningJob<'a> {
             return;
         }
         let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        while let Ok(status) = waitid(Id::All, peek)
-            && let Some(process) = status.pid()
-        {
-            let guard = self.guard.process.as_ref().map(Child::id);
-            let ours = [Some(self.command.id()), guard];
-            if ours.contains(&u32::try_from(process.as_raw()).ok()) {
-                return;
+        let none = [Ok(WaitStatus::StillAlive), Err(Errno::ECHILD)];
+        if none.contains(&waitid(Id::All, peek)) {
+            return;
+        }
+        let guard = self.guard.process.as_ref();
+        let ours = guard.into_iter().chain(&self.senders);
+        let ours = ours.chain([&self.command]).map(Child::id);
+        let ours: Vec<_> = ours.filter_map(|id| i32::try_from(id).ok()).collect();
+        for process in processes::ended_children() {
+            if !ours.contains(&process.as_raw()) {
+                let _ = waitpid(process, Some(WaitPidFlag::WNOHANG));
             }
-            let _ = waitpid(process, Some(WaitPidFlag::WNOHANG));
         }
     }
 }
