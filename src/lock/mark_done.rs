@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::errors::error::Error;
 use crate::errors::shown::Shown;
@@ -17,6 +17,16 @@ impl Lock {
     ///
     /// The errors of [`KeptLock::mark_done`].
     pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
+        self.mark_ended(period, took, Duration::ZERO)
+    }
+
+    /// The same for work that has ended this long ago.
+    pub(crate) fn mark_ended(
+        &self,
+        period: Duration,
+        took: Duration,
+        ago: Duration,
+    ) -> Result<(), Error> {
         if !self.key.kind.is_plain() {
             let text = "only the work of a plain lock is marked as done: not that of a semaphore, a read or write lock, or a \
                         lock on several names";
@@ -26,7 +36,9 @@ impl Lock {
         self.left()?;
         check_mark(self.route.driver.nodes(), self.resource())?;
         let label = self.key.label.clone();
-        let run = LastRun::new(clock::wall(), took, label);
+        let ended = clock::wall().checked_sub(ago);
+        let run = LastRun::new(ended.unwrap_or(UNIX_EPOCH), took, label);
+        let period = period.saturating_sub(ago);
         // The lease is locked for this statement alone: `lost` locks it, too.
         let op = once_mark::mark(&self.lease(), period, &run, Point::now());
         let op = op.ok_or_else(|| self.lost())?;

@@ -122,8 +122,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LONGER: Duration = Duration::from_secs(10);
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or
-/// refuse it for now or for want of a right, are tried again: for as long as the lock was still valid when the work ended. No other program can do
-/// the work meanwhile. `pause` returns whether to go on.
+/// refuse it for now or for want of a right, are tried again: for as long as the lock was still valid when the work ended. No
+/// other program can do the work meanwhile. The mark ends with the period, however late it is written. `pause` returns
+/// whether to go on.
 ///
 /// # Errors
 ///
@@ -136,7 +137,8 @@ pub fn mark_patiently(
 ) -> Result<(), Error> {
     let (began, longest) = (Point::now(), kept.remaining().max(LONGER));
     loop {
-        match kept.mark_done(period, took) {
+        let ago = began.elapsed_at(Point::now());
+        match kept.lock().mark_ended(period, took, ago) {
             Err(Error::Unavailable(nodes)) if nodes.may_pass() => {
                 if began.elapsed_at(Point::now()) >= longest || !pause(PAUSE) {
                     return Err(Error::Unavailable(nodes));

@@ -6,9 +6,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
-use redlock_sync::{Error, Redlock};
+use redlock_sync::{Error, KeptLock, Redlock};
 use support::*;
 
 const PERIOD: Duration = Duration::from_secs(3600);
@@ -123,6 +123,39 @@ fn connects(redlock: &Redlock) {
     eventually("all are connected", || {
         matches!(redlock.connect(), Ok(None))
     });
+}
+
+/// The nodes refuse the mark for some seconds.
+#[test]
+fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
+    const LATE: Duration = Duration::from_secs(4);
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let refuse = |count: &str| {
+        for server in &servers {
+            server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
+        }
+    };
+    let ends = thread::scope(|scope| {
+        let work = |_: &KeptLock| {
+            let began = Instant::now();
+            refuse("1");
+            scope.spawn(|| {
+                thread::sleep(LATE);
+                refuse("0");
+            });
+            Ok::<_, Error>((began + PERIOD, SystemTime::now()))
+        };
+        redlock.once_per("nightly", PERIOD, TTL, work)
+    });
+    let (ends, ended) = ends.unwrap().unwrap();
+    let left = ends.saturating_duration_since(Instant::now());
+    assert!(left < PERIOD - LATE, "it was written at once");
+    let last = redlock.last_run("nightly").unwrap().unwrap();
+    // Sending takes some time, too.
+    let again_in = last.again_in();
+    assert!(again_in <= left + LATE / 2, "{again_in:?}, {left:?}");
+    assert!(last.ended() < ended + LATE / 2, "{last:?}");
 }
 
 #[test]
