@@ -223,6 +223,37 @@ held.release()
         self.assertEqual((child.returncode, out, err), (0, "7\n", ""))
         eventually(lambda: not locks.locked("forked"))
 
+    def test_a_forked_child_ends_its_copy_though_a_thread_of_its_parent_was_in_a_call(self):
+        child = program("""
+import os, threading, time, warnings
+warnings.simplefilter("ignore")  # there are threads
+held = locks.lock("forked", ttl=60)
+held.keep_alive(600)
+def waits():
+    try:
+        held.wait_lost(60)
+    except Error:
+        pass
+thread = threading.Thread(target=waits)
+thread.start()
+for _ in range(3):
+    while not held._calls:
+        time.sleep(0.001)
+    process = os.fork()
+    if process == 0:
+        held.drop()
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+print(held.owned())
+held.release()
+thread.join()
+""")
+        try:
+            out, err = child.communicate(timeout=30)
+        finally:
+            child.kill()
+        self.assertEqual((child.returncode, out, err), (0, "7\n7\n7\nTrue\n", ""))
+
 
 if __name__ == "__main__":
     unittest.main()

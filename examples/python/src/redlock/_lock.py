@@ -193,8 +193,10 @@ class Lock:
         """The handle, for a function of the library that frees it: so it is forgotten first, and no other thread is in a call
         with it. (A call of this thread is one that a signal handler, in which this runs, interrupted outside of the library.)"""
         handle, this = c_void_p(), threading.get_ident()
+        # In a forked child there is none of the threads that were in a call: it has a copy, which only its own threads use.
+        is_copy = self._process != os.getpid()
         # The library would refuse that, and free nothing; and a wait for the thread that waits for this one would not end.
-        if this in self._called_back_in or this in self._calls and this in reporting:
+        if not is_copy and (this in self._called_back_in or this in self._calls and this in reporting):
             raise Config("a function of this lock must not end it")
         try:
             # One step, also with threads that have no common lock: of several calls one gets the handle.
@@ -202,7 +204,7 @@ class Lock:
                 return c_void_p()
             handle.value = self._handle.value
             self._handle.value = None
-            while any(thread != this for thread in self._calls.copy()):
+            while not is_copy and any(thread != this for thread in self._calls.copy()):
                 time.sleep(0.001)
         except BaseException:  # Ctrl-C
             if self._ender.get("handle") is handle:
