@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The nodes are private `redis-server` processes (from `PATH`, or the binary that `REDIS_SERVER`
-//! names), which end with the example. `REDLOCK_NODES=redis://…,redis://…` takes other nodes,
-//! after asking at a terminal, and does no harm to them. `-- --without-lock` shows what the lock is for.
+//! names), which end with the example. `REDLOCK_NODES=redis://…,redis://…` takes other nodes, after
+//! asking at a terminal (`-- --yes`: without), and does no harm to them. `-- --without-lock` shows what
+//! the lock is for.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -141,10 +142,14 @@ fn run() -> Result<ExitCode, AnyError> {
     Ok(verdict(locked, done, count, &errors))
 }
 
-/// Nodes that others may use are used if whoever sits at the terminal wants that. A script is not asked.
+/// Nodes that others may use are used if whoever sits at the terminal wants that.
 fn is_agreed() -> Result<bool, AnyError> {
-    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+    if std::env::args().any(|arg| arg == "--yes") {
         return Ok(true);
+    }
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        let text = "nothing was done: there is no terminal to ask at whether to use these nodes. Unset REDLOCK_NODES, or add -- --yes";
+        return Err(text.into());
     }
     eprint!("Take the lock shop:counter on them {TOTAL} times? [y/N] ");
     let mut answer = String::new();

@@ -84,7 +84,24 @@ fn quickstart_counts_exactly_and_names_the_nodes_that_failed() {
 #[test]
 fn quickstart_does_no_harm_to_nodes_that_it_was_given() {
     let servers = Server::several(5);
-    let out = succeed(example("quickstart").env("REDLOCK_NODES", urls(&servers).join(",")));
+    let nodes = urls(&servers).join(",");
+    // Where it cannot ask it does nothing.
+    let output = example("quickstart").env("REDLOCK_NODES", &nodes).output();
+    let output = output.unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(
+        err.contains("Unset REDLOCK_NODES, or add -- --yes"),
+        "{err}"
+    );
+    for server in &servers {
+        assert_eq!(server.calls("set"), 0);
+    }
+    let out = succeed(
+        example("quickstart")
+            .arg("--yes")
+            .env("REDLOCK_NODES", nodes),
+    );
     assert!(out.contains("The counter stands at 1600: exact."), "{out}");
     for server in &servers {
         let answer = server.command(&["PING"]);
@@ -98,7 +115,8 @@ fn quickstart_that_gets_no_lock_has_not_finished_and_blames_no_lock() {
     let port = free_port();
     let mut command = example("quickstart");
     let nodes = format!("redis://127.0.0.1:{port}");
-    let output = command.env("REDLOCK_NODES", nodes).output().unwrap();
+    let command = command.arg("--yes").env("REDLOCK_NODES", nodes);
+    let output = command.output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{out}\n{err}");
     assert!(
