@@ -583,6 +583,15 @@ pub fn all_vote(redlock: &Redlock, servers: &[Server]) {
     });
 }
 
+/// Waits until this many are in the queue for a resource, on a majority of the nodes: one that grants what most deny, since
+/// the lock reaches it later than the waiter does, puts no waiter into its queue.
+pub fn in_queue(servers: &[Server], resource: &str, count: u64) {
+    eventually("they are in the queue", || {
+        let has_all = |server: &&Server| server.queued(resource) == count;
+        2 * servers.iter().filter(has_all).count() > servers.len()
+    });
+}
+
 pub const TTL: Duration = Duration::from_secs(60);
 
 /// One attempt that must succeed.

@@ -46,10 +46,15 @@ fn set(server: &Server, name: &str, value: &str) {
 
 /// The server evicts all keys that end within `time`, for a large one that ends then; but not the witness.
 fn evict(server: &Server, time: Duration) {
+    evict_by("volatile-ttl", server, time);
+}
+
+/// The same by this policy, which may choose others.
+fn evict_by(policy: &str, server: &Server, time: Duration) {
     let (large, time) = ("x".repeat(8 << 20), time.as_millis().to_string());
     server.command(&["SET", "large", &large, "PX", &time]);
     set(server, "maxmemory-samples", "64");
-    set(server, "maxmemory-policy", "volatile-ttl");
+    set(server, "maxmemory-policy", policy);
     let used: u64 = server.info("memory", "used_memory").parse().unwrap();
     set(server, "maxmemory", &(used - (4 << 20)).to_string());
     eventually("it has evicted enough", || !server.exists("large"));
@@ -84,14 +89,31 @@ fn is_granted_again_only_without(guard: Option<Duration>, others: &[&Redlock], h
 
 #[test]
 fn a_server_that_evicts_makes_two_holders_only_without_the_guard() {
+    a_server_evicts(|server, guarded| {
+        evict(server, 60 * S);
+        assert!(!server.exists("a"));
+        assert_eq!(has_witness(server), guarded);
+    });
+}
+
+/// The witness may go before the lock does.
+#[test]
+fn a_server_that_evicts_any_key_makes_two_holders_only_without_the_guard() {
+    a_server_evicts(|server, _| {
+        eventually("the lock is evicted", || {
+            evict_by("allkeys-random", server, 60 * S);
+            !server.exists("a")
+        });
+    });
+}
+
+fn a_server_evicts(evict: impl Fn(&Server, bool) + Sync) {
     with_and_without(|guard| {
         let servers = seasoned(1);
         let [first, connected] = [0, 1].map(|_| client(&servers, guard));
         let held = first.acquire("a", MAX_TTL).unwrap();
         // It was not there when they were connected.
-        evict(&servers[0], 60 * S);
-        assert!(!servers[0].exists("a"));
-        assert_eq!(has_witness(&servers[0]), guard.is_some());
+        evict(&servers[0], guard.is_some());
         let fresh = redlock(&servers);
         let options = options().restart_guard(guard.unwrap_or_default());
         let fresh = fresh.with_options(options).unwrap();

@@ -40,12 +40,6 @@ fn patient(servers: &[Server]) -> redlock_sync::Redlock {
     unhurried_connected(servers).with_options(options).unwrap()
 }
 
-fn in_queue(servers: &[Server], count: u64) {
-    eventually("they are in the queue", || {
-        servers.iter().all(|server| server.queued("a") == count)
-    });
-}
-
 fn made(server: &Server) -> usize {
     let text = server.info("stats", "total_connections_received");
     text.parse().unwrap()
@@ -354,7 +348,7 @@ fn parent_and_child_wait_for_the_same_lock() {
     in_own_process("parent_and_child_wait_for_the_same_lock", || {
         let servers = Server::several(3);
         let redlock = patient(&servers);
-        let entries = |count| in_queue(&servers, count);
+        let entries = |count| in_queue(&servers, "a", count);
         let take_turn = || redlock.acquire("a", TTL).unwrap().release().unwrap();
         for parent_is_last in [false, true] {
             let lock = take(&redlock, "a");
@@ -428,7 +422,7 @@ fn a_child_that_ends_with_its_release_notifies_its_parent() {
         || {
             let servers = Server::several(3);
             let redlock = patient(&servers);
-            let entries = |count| in_queue(&servers, count);
+            let entries = |count| in_queue(&servers, "a", count);
             let child = forked(|| {
                 let lock = redlock.acquire("a", TTL).unwrap();
                 std::thread::scope(|scope| {

@@ -155,9 +155,7 @@ fn a_name_that_is_a_key_beside_a_lock_is_denied_while_that_is_there_and_its_lock
     let lock = take(&two, &named);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| writes.acquire_within(TTL, TTL).unwrap());
-        eventually("a writer waits", || {
-            servers.iter().all(|server| server.queued(NAME) == 1)
-        });
+        in_queue(&servers, NAME, 1);
         lock.release().expect("the writer has left it alone");
         eventually("the writer's mark is there", || {
             servers.iter().all(|server| server.exists(&named))
@@ -184,9 +182,7 @@ fn plain_waiters_are_notified_by_a_writer() {
     let writer = take_one(&write);
     std::thread::scope(|scope| {
         let plain = scope.spawn(|| two.acquire_within(NAME, TTL, Duration::from_secs(50)));
-        eventually("it waits", || {
-            servers.iter().all(|one| one.queued(NAME) == 1)
-        });
+        in_queue(&servers, NAME, 1);
         writer.release().unwrap();
         plain.join().unwrap().unwrap().release().unwrap();
     });

@@ -154,8 +154,7 @@ fn waiting_processes_are_notified() {
         let held = operator.try_acquire("a", minutes).unwrap().unwrap();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| redlock.acquire("a", TTL));
-            let queued = || servers.iter().all(|server| server.queued("a") == 1);
-            eventually("it waits", queued);
+            in_queue(&servers, "a", 1);
             let shown = holder(&operator, "a");
             assert!(operator.break_lock("a", &shown).unwrap());
             let next = waits.join().unwrap().unwrap();

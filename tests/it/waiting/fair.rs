@@ -28,18 +28,6 @@ fn fair(servers: &[Server]) -> Redlock {
         .unwrap()
 }
 
-/// A node that grants what most deny puts no waiter into its queue.
-fn in_queue_for(servers: &[Server], resource: &str, count: u64) {
-    eventually("they are in the queue", || {
-        let has_all = |server: &&Server| server.queued(resource) == count;
-        servers.iter().filter(has_all).count() > servers.len() / 2
-    });
-}
-
-fn in_queue(servers: &[Server], count: u64) {
-    in_queue_for(servers, "a", count);
-}
-
 /// Waits until each node has this number of subscribed processes.
 fn listen(servers: &[Server], count: usize) {
     let channels = |server: &Server| {
@@ -81,7 +69,7 @@ fn waiters_get_the_lock_in_the_order_of_their_arrival() {
                             _ => drop(lock),
                         }
                     });
-                    in_queue(&servers, i as u64 + 1);
+                    in_queue(&servers, "a", i as u64 + 1);
                     // Clocks count milliseconds.
                     std::thread::sleep(ms(5));
                 }
@@ -126,7 +114,7 @@ fn threads_of_several_processes_come_in_one_order() {
                     std::thread::sleep(ms(20));
                     lock.release().unwrap();
                 });
-                in_queue(&servers, 2.min(i + 1));
+                in_queue(&servers, "a", 2.min(i + 1));
                 std::thread::sleep(ms(20));
             }
             lock.release().unwrap();
@@ -203,7 +191,7 @@ fn behind(servers: &[Server], spoil: impl FnOnce(&mut Process)) -> Duration {
     let [holder, redlock] = [(); 2].map(|()| fair(servers));
     let lock = take(&holder, "a");
     let mut first = Process::start(servers, dir.path(), "wait 5000 fair", "first");
-    in_queue(servers, 1);
+    in_queue(servers, "a", 1);
     listen(servers, 1);
     spoil(&mut first);
     std::thread::scope(|scope| {
@@ -211,7 +199,7 @@ fn behind(servers: &[Server], spoil: impl FnOnce(&mut Process)) -> Duration {
             let lock = redlock.acquire("a", TTL).unwrap();
             (Instant::now(), lock)
         });
-        in_queue(servers, 2);
+        in_queue(servers, "a", 2);
         let released = Instant::now();
         lock.release().unwrap();
         let (since, lock) = next.join().unwrap();
@@ -252,11 +240,11 @@ fn a_waiter_that_is_killed_when_it_is_its_turn_costs_no_more_than_one_that_hangs
         let lock = take(&holder, "a");
         let name = format!("first {round}");
         let mut first = Process::start(&servers, dir.path(), "wait 5000 fair", &name);
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         first.signal(libc::SIGSTOP);
         std::thread::scope(|scope| {
             let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-            in_queue(&servers, 2);
+            in_queue(&servers, "a", 2);
             let released = Instant::now();
             lock.release().unwrap();
             first.kill();
@@ -287,12 +275,12 @@ fn a_waiter_that_gives_up_its_turn_passes_it_on() {
                 let lock = leaver.acquire_while(name, TTL, keep_trying);
                 lock.map(|lock| lock.release().unwrap())
             });
-            in_queue_for(&servers, name, 1);
+            in_queue(&servers, name, 1);
             let next = scope.spawn(|| {
                 next.acquire(name, TTL).unwrap().release().unwrap();
                 Instant::now()
             });
-            in_queue_for(&servers, name, 2);
+            in_queue(&servers, name, 2);
             // While it is notified, or before, or after.
             let released = Instant::now();
             if round % 3 == 0 {
@@ -324,9 +312,9 @@ fn one_attempt_leaves_a_free_lock_to_the_waiter_for_which_it_is_reserved() {
         let [holder, redlock] = [(); 2].map(|()| fair(&servers));
         let lock = take(&holder, "a");
         assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
-        in_queue(&servers, 0);
+        in_queue(&servers, "a", 0);
         let mut first = Process::start(&servers, dir.path(), "wait 5000 fair", "first");
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         listen(&servers, 1);
         first.signal(libc::SIGSTOP);
         lock.release().unwrap();
@@ -353,12 +341,12 @@ fn one_attempt_in_a_process_that_waits_comes_behind_its_other_threads() {
     let lock = take(&holder, "a");
     std::thread::scope(|scope| {
         let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         for _ in 0..10 {
             assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
         }
         // They have not removed the other thread from the queue.
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         let released = Instant::now();
         lock.release().unwrap();
         next.join().unwrap().release().unwrap();
@@ -484,7 +472,7 @@ fn a_foreign_value_in_the_key_of_the_turn_stays_as_it_is() {
         let lock = take(&one, "a");
         std::thread::scope(|scope| {
             let next = scope.spawn(|| other.acquire("a", TTL).unwrap());
-            in_queue(&servers, 1);
+            in_queue(&servers, "a", 1);
             let released = Instant::now();
             lock.release().unwrap();
             next.join().unwrap().release().unwrap();
@@ -545,7 +533,7 @@ fn a_node_that_refuses_writes_is_no_node_that_keeps_the_lock_for_others() {
     let lock = take(&holder, "a");
     std::thread::scope(|scope| {
         let next = scope.spawn(|| redlock.acquire("a", TTL));
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         lock.release().unwrap();
         next.join().unwrap().unwrap().release().unwrap();
     });
@@ -563,7 +551,7 @@ fn a_waiter_with_little_time_is_notified_all_the_same() {
     let lock = take(&holder, "a");
     std::thread::scope(|scope| {
         let next = scope.spawn(|| redlock.acquire_within("a", TTL, NODE_TIMEOUT));
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         listen(&servers, 1);
         lock.release().unwrap();
         next.join().unwrap().unwrap().release().unwrap();
@@ -585,14 +573,14 @@ fn a_waiter_that_is_not_fair_goes_first_and_does_no_harm() {
             let lock = take(&holder, name);
             std::thread::scope(|scope| {
                 let first = scope.spawn(|| plain.acquire(name, TTL).unwrap());
-                in_queue_for(&servers, name, 1);
+                in_queue(&servers, name, 1);
                 let next = scope.spawn(|| {
                     let lock = redlock.acquire(name, TTL).unwrap();
                     let since = Instant::now();
                     lock.release().unwrap();
                     since
                 });
-                in_queue_for(&servers, name, 2);
+                in_queue(&servers, name, 2);
                 lock.release().unwrap();
                 let lock = first.join().unwrap();
                 let released = Instant::now();
@@ -613,7 +601,7 @@ fn a_reentrant_lock_is_fair_if_its_connections_are() {
     let outer = locks.acquire("a", TTL).unwrap();
     std::thread::scope(|scope| {
         let next = scope.spawn(|| other.acquire("a", TTL).unwrap());
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         // The other one does not come first.
         locks.acquire("a", TTL).unwrap().release().unwrap();
         outer.release().unwrap();

@@ -27,14 +27,6 @@ fn published(servers: &[Server]) -> u64 {
     servers.iter().map(|server| server.calls("publish")).sum()
 }
 
-fn queued(servers: &[Server], name: &str, count: u64) {
-    // A node that is late may not have denied it.
-    let is_queued = |server: &&Server| server.queued(name) == count;
-    eventually("it is in the queue", || {
-        2 * servers.iter().filter(is_queued).count() > servers.len()
-    });
-}
-
 /// One waits for what another process holds, and has it soon after the release.
 fn is_woken(servers: &[Server], prefix: &str, holder: &Lockable, next: &Lockable) {
     let name = String::from_utf8_lossy(next.resources().next().unwrap());
@@ -42,7 +34,7 @@ fn is_woken(servers: &[Server], prefix: &str, holder: &Lockable, next: &Lockable
     let (lock, before) = (holder.acquire(TTL).unwrap(), published(servers));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| next.acquire(TTL).unwrap());
-        queued(servers, &name, 1);
+        in_queue(servers, &name, 1);
         let released = Instant::now();
         lock.release().unwrap();
         waits.join().unwrap().release().unwrap();
@@ -99,7 +91,7 @@ fn after_a_writer_the_readers_of_all_processes_go_in() {
                 since
             })
         });
-        queued(&servers, "a", 4);
+        in_queue(&servers, "a", 4);
         let released = Instant::now();
         lock.release().unwrap();
         for reader in waits {
@@ -118,9 +110,9 @@ fn a_waiter_for_several_names_is_notified_of_each_lock_that_blocked_it() {
     let (first, second) = (take(&holder, "a"), take(&holder, "b"));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pair.acquire(TTL).unwrap());
-        queued(&servers, "a", 1);
+        in_queue(&servers, "a", 1);
         first.release().unwrap();
-        queued(&servers, "b", 1);
+        in_queue(&servers, "b", 1);
         // It does not hold the first one.
         take(&other, "a").release().unwrap();
         let released = Instant::now();
@@ -139,9 +131,9 @@ fn a_name_that_a_waiter_for_several_cannot_use_goes_to_one_that_can() {
     let (first, second) = (take(&holder, "b"), take(&holder, "a"));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pair.acquire(TTL).unwrap());
-        queued(&servers, "a", 1);
+        in_queue(&servers, "a", 1);
         let alone = scope.spawn(|| other.acquire("a", TTL).unwrap());
-        queued(&servers, "a", 2);
+        in_queue(&servers, "a", 2);
         let released = Instant::now();
         // The first in the queue, which cannot use it, is told.
         second.release().unwrap();
@@ -166,7 +158,7 @@ fn a_waiter_for_several_names_notifies_a_thread_of_its_own_process_too() {
     let (first, _second) = (take(&holder, "a"), take(&holder, "b"));
     std::thread::scope(|scope| {
         let alone = scope.spawn(|| waiter.acquire("b", TTL).unwrap());
-        queued(&servers, "b", 1);
+        in_queue(&servers, "b", 1);
         // Free, and nobody is told, as after a release by a process that has ended.
         for server in &servers {
             server.command(&["DEL", "b"]);

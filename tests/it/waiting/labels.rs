@@ -26,14 +26,6 @@ fn labels(inspection: &Inspection) -> Vec<&str> {
     inspection.waiting_labels().collect()
 }
 
-/// A node that grants what most deny puts no waiter into its queue.
-fn in_queue(servers: &[Server], name: &str, count: u64) {
-    eventually("they are in the queue", || {
-        let has_all = |server: &&Server| server.queued(name) == count;
-        2 * servers.iter().filter(has_all).count() > servers.len()
-    });
-}
-
 /// The README's user, and the URLs for it.
 fn restricted(servers: &[Server]) -> Vec<String> {
     let readme = include_str!("../../../README.md");

@@ -35,14 +35,6 @@ fn take_turn(redlock: &Redlock) {
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
-/// A node that grants what most deny puts no waiter into its queue.
-fn in_queue(servers: &[Server], count: u64) {
-    eventually("they are in the queue", || {
-        let has_all = |server: &&Server| server.queued("a") == count;
-        servers.iter().filter(has_all).count() > servers.len() / 2
-    });
-}
-
 fn nothing_is_left(servers: &[Server]) {
     eventually("nothing is left", || {
         servers.iter().all(|server| server.keys().is_empty())
@@ -62,7 +54,7 @@ fn is_woken(
             let lock = redlock.acquire("a", TTL).unwrap();
             (Instant::now(), lock)
         });
-        in_queue(servers, 1);
+        in_queue(servers, "a", 1);
         work(lock);
         let done = Instant::now();
         let (since, lock) = next.join().unwrap();
@@ -170,7 +162,7 @@ fn the_lock_of_a_killed_holder_is_taken_when_its_ttl_ends() {
             let lock = redlock.acquire("a", TTL).unwrap();
             (Instant::now(), lock)
         });
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         let left = |server: &Server| {
             let left: i64 = redis::from_redis_value(server.command(&["PTTL", "a"])).unwrap();
             ms(left.max(0).unsigned_abs())
@@ -197,12 +189,12 @@ fn waiters_that_were_killed_are_passed_over() {
         for i in 0..4 {
             let name = i.to_string();
             let mut process = Process::start(&servers, dir.path(), "wait 5000", &name);
-            in_queue(&servers, i + 1);
+            in_queue(&servers, "a", i + 1);
             process.kill();
         }
         std::thread::scope(|scope| {
             let next = scope.spawn(|| take_turn(&redlock));
-            in_queue(&servers, 5);
+            in_queue(&servers, "a", 5);
             let released = Instant::now();
             lock.release().unwrap();
             next.join().unwrap();
@@ -223,11 +215,11 @@ fn a_waiter_that_hangs_costs_the_others_one_poll() {
         let lock = take(&holder, "a");
         let name = format!("got {told}");
         let mut process = Process::start(&servers, dir.path(), "wait 100", &name);
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         process.signal(libc::SIGSTOP);
         let next = std::thread::scope(|scope| {
             let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-            in_queue(&servers, 2);
+            in_queue(&servers, "a", 2);
             let released = Instant::now();
             lock.release().unwrap();
             let next = next.join().unwrap();
@@ -269,12 +261,12 @@ fn a_waiter_that_gives_up_when_the_lock_is_released_wakes_the_next_process() {
                     take_turn(&other);
                     Instant::now()
                 });
-                in_queue(&servers, 1);
+                in_queue(&servers, "a", 1);
                 let leaver = waiter(scope, || {
                     redlock.acquire_while("a", TTL, || !over.load(Ordering::Relaxed))
                 });
                 if enqueued {
-                    in_queue(&servers, 2);
+                    in_queue(&servers, "a", 2);
                 }
                 over.store(true, Ordering::Relaxed);
                 let released = Instant::now();
@@ -303,7 +295,7 @@ fn what_a_hand_off_leaves_in_the_queue_keeps_no_waiter_from_being_woken() {
             let lock = redlock.acquire("a", TTL).unwrap();
             let handed_off = std::thread::scope(|scope| {
                 let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-                in_queue(&servers, 1);
+                in_queue(&servers, "a", 1);
                 lock.release().unwrap();
                 next.join().unwrap()
             });
@@ -529,7 +521,7 @@ fn a_holder_that_does_not_notify_is_followed_by_polling() {
         assert!(servers.iter().all(|server| set(server, "foreign")));
         std::thread::scope(|scope| {
             let next = scope.spawn(|| take_turn(&redlock));
-            in_queue(&servers, 1);
+            in_queue(&servers, "a", 1);
             std::thread::sleep(ms(pause));
             let released = Instant::now();
             servers.iter().for_each(|server| delete(server, "foreign"));
@@ -622,7 +614,7 @@ fn a_node_that_is_restarted_during_a_wait_does_no_harm() {
     });
     std::thread::scope(|scope| {
         let next = scope.spawn(|| take_turn(&redlock));
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         servers[0].restart();
         let released = Instant::now();
         lock.release().unwrap();
@@ -672,7 +664,7 @@ fn a_lock_that_is_flushed_is_found_free_by_its_waiters() {
     let lock = take(&holder, "a");
     std::thread::scope(|scope| {
         let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         let flushed = Instant::now();
         for server in &servers {
             server.command(&["FLUSHALL"]);
@@ -694,7 +686,7 @@ fn the_entry_of_a_killed_waiter_ends_by_itself() {
     let lock = take(&holder, "a");
     let dir = TempDir::new();
     let mut process = Process::start(&servers, dir.path(), "wait 10", "got");
-    in_queue(&servers, 1);
+    in_queue(&servers, "a", 1);
     process.kill();
     for server in &servers {
         let left: i64 = redis::from_redis_value(server.command(&["PTTL", "{a}:w"])).unwrap();
@@ -738,7 +730,7 @@ fn a_message_for_no_waiter_wakes_one_other_and_not_one_for_each_node() {
     let lock = redlock.acquire("a", TTL).unwrap();
     std::thread::scope(|scope| {
         let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
-        in_queue(&servers, 1);
+        in_queue(&servers, "a", 1);
         let wait = |other: &Redlock| {
             let lock = other.acquire_within("a", TTL, TTL).unwrap();
             std::thread::sleep(S);
@@ -748,7 +740,7 @@ fn a_message_for_no_waiter_wakes_one_other_and_not_one_for_each_node() {
             .iter()
             .map(|other| scope.spawn(move || wait(other)))
             .collect();
-        in_queue(&servers, 7);
+        in_queue(&servers, "a", 7);
         // Each subscription has tried whether the server can publish.
         let published = || servers.iter().map(|server| server.calls("publish"));
         let before: Vec<u64> = published().collect();
