@@ -31,6 +31,7 @@ impl<'a> Lead<'a> {
             return state;
         };
         let mut ended = done(&mut leader.answers);
+        let mut confirmer_tried = false;
         loop {
             let next = state.core.next(ThreadRole::Leader, now);
             if !state.core.answers.is_empty() {
@@ -40,6 +41,11 @@ impl<'a> Lead<'a> {
             nodes.announce(&mut state);
             let can_end = match next {
                 Next::Finished => return state,
+                // No thread could be started. The next operation tries that again.
+                Next::StartConfirmer if confirmer_tried => {
+                    state.core.deserted(ThreadRole::Confirmer, now);
+                    return state;
+                }
                 Next::Send { .. } => state.core.longest_waiting().is_some(),
                 Next::Recv { until, .. } | Next::Wait { until } => until > now,
                 _ => false,
@@ -59,6 +65,7 @@ impl<'a> Lead<'a> {
             }
             (state, now) = match next {
                 Next::StartConfirmer => {
+                    confirmer_tried = true;
                     let start_confirmer = state.start_confirmer;
                     drop(state);
                     start_confirmer(nodes);

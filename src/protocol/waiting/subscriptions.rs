@@ -16,6 +16,8 @@ use crate::values::arithmetic::{NodeSet, majority};
 
 /// How long subscriptions and idle queues are kept after their last use.
 pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(1);
+/// The pause before a worker that could not be started is started again.
+const START_AGAIN: Duration = Duration::from_millis(500);
 /// The maximum of notifications passed on to other processes, and the period to which it applies.
 const MAX_FORWARDS: (u32, Duration) = (100, Duration::from_millis(100));
 
@@ -89,6 +91,8 @@ pub(crate) struct Subscriptions {
     /// The status for each node.
     statuses: Vec<Status>,
     needed_until: Option<Instant>,
+    /// Until when no worker is started again that could not be started.
+    failed_until: Option<Instant>,
     /// Notifications passed on in the current period, and when that began.
     forwards: Option<(u32, Instant)>,
 }
@@ -103,6 +107,7 @@ impl Subscriptions {
             channel,
             statuses: vec![status; nodes],
             needed_until: None,
+            failed_until: None,
             forwards: None,
         }
     }
@@ -143,8 +148,11 @@ impl Subscriptions {
     /// Requests all subscriptions, for a while from now on.
     pub(crate) fn need(&mut self, now: Instant) {
         self.keep(now);
+        let pauses = self.failed_until.is_some_and(|until| now < until);
         for status in &mut self.statuses {
-            if let Status::Unneeded { failed } = *status {
+            if let Status::Unneeded { failed } = *status
+                && !(failed && pauses)
+            {
                 *status = Status::ToStart { failed };
             }
         }
@@ -190,7 +198,8 @@ impl Subscriptions {
         self.set(node, Status::Connecting { failed: true });
     }
 
-    pub(crate) fn cannot_start_worker(&mut self, node: usize) {
+    pub(crate) fn cannot_start_worker(&mut self, node: usize, now: Instant) {
+        self.failed_until = Some(now + START_AGAIN);
         self.set(node, Status::Unneeded { failed: true });
     }
 
@@ -250,8 +259,11 @@ mod tests {
         assert_eq!(subscriptions.take_to_start(), NodeSet::first(3));
         subscriptions.need(now);
         assert_eq!(subscriptions.take_to_start(), NodeSet::EMPTY);
-        subscriptions.cannot_start_worker(1);
-        subscriptions.need(now);
+        // Each waiter that looks again needs it.
+        subscriptions.cannot_start_worker(1, now);
+        subscriptions.need(now + START_AGAIN - Duration::from_millis(1));
+        assert_eq!(subscriptions.take_to_start(), NodeSet::EMPTY);
+        subscriptions.need(now + START_AGAIN);
         assert_eq!(
             subscriptions.take_to_start(),
             std::iter::once(1).collect::<NodeSet>()

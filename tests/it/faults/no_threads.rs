@@ -3,9 +3,9 @@
 use crate::support;
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redlock_sync::{Event, LockState, LostReason};
+use redlock_sync::{Error, Event, LockState, LostReason};
 use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -147,5 +147,95 @@ fn a_callback_without_a_thread_is_called_all_the_same() {
                 threads() <= 2 && attendants() == 0
             });
         }
+    });
+}
+
+/// The time for which processors have worked for this process.
+fn worked() -> Duration {
+    // SAFETY: plain numbers, which the system call sets.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) }, 0);
+    let time = |time: libc::timeval| {
+        let micros = u64::try_from(time.tv_usec).unwrap();
+        Duration::from_secs(u64::try_from(time.tv_sec).unwrap()) + Duration::from_micros(micros)
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+#[test]
+fn a_drop_does_not_wait_for_the_thread_that_would_confirm_it() {
+    let name = "a_drop_does_not_wait_for_the_thread_that_would_confirm_it";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        // With a node timeout of 5 s.
+        let redlock = unhurried_connected(&servers);
+        let lock = take(&redlock, "a");
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        let began = Instant::now();
+        drop(lock);
+        assert!(began.elapsed() < ms(2500), "{:?}", began.elapsed());
+        eventually("it is released", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+        room_for_threads(true);
+        take(&redlock, "a").release().unwrap();
+    });
+}
+
+/// The servers refuse it for now, and no thread sends it once more.
+#[test]
+fn a_release_that_is_refused_returns_though_no_thread_can_confirm_it() {
+    let name = "a_release_that_is_refused_returns_though_no_thread_can_confirm_it";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        let refuse = |count: &str| {
+            for server in &servers {
+                server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
+            }
+        };
+        let redlock = connected(&servers);
+        let lock = redlock.acquire("a", HOUR).unwrap();
+        let (go, gone) = (mpsc::channel(), mpsc::channel());
+        let releases = std::thread::spawn(move || {
+            go.1.recv().unwrap();
+            gone.0.send(lock.release()).unwrap();
+        });
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        refuse("1");
+        go.0.send(()).unwrap();
+        let result = gone.1.recv_timeout(Duration::from_secs(20));
+        let errors = unavailable(result.expect("it returns")).to_string();
+        assert!(errors.contains("NOREPLICAS"), "{errors}");
+        // The next operation sends it once more.
+        refuse("0");
+        eventually("it is released", || {
+            take(&redlock, "b").release().unwrap();
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+        releases.join().unwrap();
+        room_for_threads(true);
+    });
+}
+
+#[test]
+fn a_wait_that_no_thread_can_end_with_a_message_takes_turns_in_peace() {
+    let name = "a_wait_that_no_thread_can_end_with_a_message_takes_turns_in_peace";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        let [one, two] = [(); 2].map(|()| connected(&servers));
+        let lock = take(&one, "a");
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        let before = worked();
+        let waited = two.acquire_within("a", TTL, Duration::from_secs(4));
+        assert!(matches!(waited, Err(Error::Busy(_))), "{waited:?}");
+        let worked = worked() - before;
+        assert!(worked < Duration::from_secs(1), "{worked:?}");
+        room_for_threads(true);
+        lock.release().unwrap();
+        take(&two, "a").release().unwrap();
     });
 }

@@ -51,7 +51,7 @@ impl<W: Clone> WaitQueues<W> {
                 SubscriberTask::Pause(RETRY)
             }
             SubscriberEvent::Ended => {
-                self.subscriptions.cannot_start_worker(node);
+                self.subscriptions.cannot_start_worker(node, now);
                 self.wake_enqueued();
                 SubscriberTask::End
             }
