@@ -4,7 +4,6 @@
 
 mod workers;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::event::NodeEvent;
+use crate::protocol::node::event::Unobserved;
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::restart_guard::{self, RestartGuard};
@@ -89,7 +88,7 @@ pub(crate) struct DriverState {
     /// Whether a thread is logging events.
     is_logging: bool,
     /// Events that were logged and that the observer has not been notified of.
-    unobserved: VecDeque<(usize, NodeEvent, Instant)>,
+    unobserved: Unobserved,
     /// Since when nodes give no votes, as the observer was notified. `None`: a thread is notifying it.
     outages: Option<Vec<Option<Instant>>>,
 }
@@ -146,7 +145,7 @@ impl Nodes {
             after_group: false,
             start_confirmer: |_| {},
             is_logging: false,
-            unobserved: VecDeque::new(),
+            unobserved: Unobserved::default(),
             outages: Some(vec![None; places.len()]),
         };
         Nodes {
@@ -257,7 +256,7 @@ impl Nodes {
                 }
                 state = self.state();
                 if !self.observer.is_none() {
-                    state.unobserved.extend(events);
+                    state.unobserved.add(events);
                 }
             }
             state.is_logging = false;
@@ -266,7 +265,7 @@ impl Nodes {
         let Some(mut outages) = state.outages.take() else {
             return;
         };
-        while let Some((node, event, at)) = state.unobserved.pop_front() {
+        while let Some((node, event, at)) = state.unobserved.pop() {
             drop(state);
             if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
                 let address = place.shown();

@@ -1,5 +1,6 @@
 //! Events of the nodes, for the log and the observer.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::notice::{Notice, Notices};
 
-/// The maximum number of events that wait to be logged.
+/// The maximum number of events that wait to be logged, and of those that wait for the observer.
 const MAX_EVENTS: usize = 1000;
 
 #[derive(Debug)]
@@ -27,11 +28,13 @@ pub(crate) enum NodeEvent {
     Notice(Arc<[u8]>, Notice),
 }
 
+/// An event with its node and its time.
+type Event = (usize, NodeEvent, Instant);
+
 /// Events that wait for a thread with time to log them.
 #[derive(Default)]
 pub(crate) struct Events {
-    /// Each event with its node and its time.
-    queue: Vec<(usize, NodeEvent, Instant)>,
+    queue: Vec<Event>,
     notices: Notices,
 }
 
@@ -74,7 +77,45 @@ impl Events {
         self.queue.is_empty()
     }
 
-    pub(crate) fn take(&mut self) -> Vec<(usize, NodeEvent, Instant)> {
+    pub(crate) fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.queue)
+    }
+}
+
+/// Events that were logged and that the observer has not been notified of.
+#[derive(Default)]
+pub(crate) struct Unobserved(VecDeque<Event>);
+
+impl Unobserved {
+    /// Adds events. An observer that does not return must not fill the memory: the oldest ones go.
+    pub(crate) fn add(&mut self, events: Vec<Event>) {
+        self.0.extend(events);
+        let excess = self.0.len().saturating_sub(MAX_EVENTS);
+        self.0.drain(..excess);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        self.0.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::clock;
+
+    #[test]
+    fn the_latest_events_wait_for_an_observer_that_does_not_return() {
+        let (mut unobserved, now) = (Unobserved::default(), clock::instant());
+        for first in (0..5000).step_by(7) {
+            let event = |count| (0, NodeEvent::VotesAgain(count), now);
+            unobserved.add((first..first + 7).map(event).collect());
+        }
+        let counts = std::iter::from_fn(|| unobserved.pop()).map(|event| match event {
+            (0, NodeEvent::VotesAgain(count), _) => count,
+            event => panic!("{event:?}"),
+        });
+        let end = 5005;
+        assert!(counts.eq(end - MAX_EVENTS as u64..end));
     }
 }
