@@ -568,7 +568,8 @@ void redlock_lock_leak(redlock_lock_t *lock);
 /* The same, and shortens the lock on the nodes, so that it cannot be taken for time_ms from now, and can be after that: for
    work that must not be done again too soon, where the ttl has to be longer. It never prolongs: if less is left, the lock
    ends with its ttl. 0: the lock is released. Waits until a majority has confirmed it, for at most two node timeouts, and
-   frees the handle, whatever it returns (unless the lock is reentrant).
+   frees the handle, whatever it returns (unless the lock is reentrant). No process may resume the lock: a node that is
+   shortened late ends its lock, too.
    LOST: it had already been lost. UNAVAILABLE: too few nodes confirmed; the lock ends after time_ms, or at the latest with
    its ttl. CONFIG: it is reentrant. */
 int redlock_lock_leak_for(redlock_lock_t *lock, uint64_t time_ms);

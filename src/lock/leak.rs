@@ -27,7 +27,8 @@ impl Lock {
     /// it lasts on the nodes is measured by their clocks. With a `time` of zero it is released. Waits for a majority to
     /// confirm that, as [`release`](Lock::release) does, unless its ttl ends no later. Until it ends,
     /// [`inspect`](crate::Redlock::inspect) and [`list`](crate::Redlock::list) show that its
-    /// [holder has left it](crate::Holder::has_left).
+    /// [holder has left it](crate::Holder::has_left). No process may [resume](crate::Redlock::resume) it: a node that is
+    /// shortened late ends the lock of that process, too. Hand a lock over by [`leak`](Lock::leak).
     ///
     /// # Errors
     ///
