@@ -20,7 +20,7 @@ impl Lock {
         self.mark_ended(period, took, Duration::ZERO)
     }
 
-    /// The same for work that has ended this long ago.
+    /// Marks work as done that has ended this long `ago`.
     pub(crate) fn mark_ended(
         &self,
         period: Duration,

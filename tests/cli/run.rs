@@ -2041,7 +2041,7 @@ fn as_process_1_it_waits_for_orphans_also_while_it_waits_for_the_lock() {
         return;
     };
     let lock = take(&redlock(&fleet.servers), "x");
-    // The shell becomes `redlock`, and leaves it a child, which ends by a real-time signal and leaves it one more.
+    // The shell becomes `redlock`, with a child that ends by a real-time signal and leaves it one more.
     let script = "sh -c 'sleep 0.5; sleep 0.2 & kill -s 40 $$' & exec redlock run --node-timeout 2s x sh -c 'exit 4'";
     let mut wrapper = start(command.args(["sh", "-c", script]));
     let children = |parent: i32| {

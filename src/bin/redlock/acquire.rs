@@ -70,7 +70,7 @@ pub(crate) fn acquire(
         };
         let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
-            processes::reap_orphans();
+            processes::reap_orphans(&[]);
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
             wait.look(&target);
             if slice > SLICE {

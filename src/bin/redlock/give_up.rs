@@ -86,7 +86,7 @@ pub(crate) fn give_up(
     }
 }
 
-/// What ended while the lock was given up.
+/// The end that came first while the lock was given up.
 enum Ended {
     Lock(Result<(), Error>),
     /// The thread that gives it up, without a result.
@@ -108,7 +108,7 @@ fn wait_ended(
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Ended::Thread,
         }
-        processes::reap_orphans();
+        processes::reap_orphans(&[]);
         let wait = asked.map_or(LAST, |(_, at)| LAST.saturating_sub(at.elapsed()));
         if let Some((signal, _)) = asked
             && wait.is_zero()
@@ -139,7 +139,7 @@ pub(crate) fn say_lost(why: Option<LostReason>) {
 /// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
 fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
     let confirmed = |ended| match ended {
-        // What is refused for good, but for want of a right, does not end by waiting.
+        // A refusal for good, but for want of a right, does not end by waiting.
         Err(Error::Unavailable(nodes)) if may_pass(&nodes) && waits() => Ok(()),
         ended => ended,
     };

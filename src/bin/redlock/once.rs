@@ -46,7 +46,7 @@ pub(crate) fn mark_done(
 ) -> Option<i32> {
     let asked = Cell::new(None);
     let pause = |pause| {
-        processes::reap_orphans();
+        processes::reap_orphans(&[]);
         let signal = signals.recv_timeout(pause).ok();
         asked.set(signal.filter(|signal| asks_to_end(*signal)));
         asked.get().is_none()

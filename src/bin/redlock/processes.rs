@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 struct ProcessStatus {
@@ -65,28 +65,24 @@ fn is_seen(group: Pid) -> bool {
         .any(|(name, process)| !["Z", "X"].contains(&&*process.state) || threads(&name) > 1)
 }
 
-/// Our children that have ended, and wait to be waited for.
-pub(crate) fn ended_children() -> Vec<Pid> {
-    let us = std::process::id().to_string();
-    let ended = |process: &ProcessStatus| process.parent == us && process.state == "Z";
-    let processes = all().into_iter().flatten();
-    let ended = processes.filter(|(_, process)| ended(process));
-    let number = |(name, _): (String, _)| name.parse().ok().map(Pid::from_raw);
-    ended.filter_map(number).collect()
-}
-
-/// Waits for all children that have ended, if this is process 1, whose children are those of all processes that have
-/// ended. To be called while there is no child whose end is of interest.
-pub(crate) fn reap_orphans() {
-    if std::process::id() != 1 {
+/// Waits for children that have ended, and are none of `ours`, if this is process 1: the children of all processes that have
+/// ended become its children.
+pub(crate) fn reap_orphans(ours: &[u32]) {
+    let us = std::process::id();
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let none = [Ok(WaitStatus::StillAlive), Err(Errno::ECHILD)];
+    if us != 1 || none.contains(&waitid(Id::All, peek)) {
         return;
     }
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => return,
-            // One that a real-time signal has ended is waited for, too.
-            Ok(_) | Err(Errno::EINVAL) => {}
-            Err(_) => return,
+    // (The status of one that a real-time signal has ended is an error, which does not name it.)
+    let us = us.to_string();
+    let ended = |process: &ProcessStatus| process.parent == us && process.state == "Z";
+    for (name, _) in all().into_iter().flatten().filter(|(_, one)| ended(one)) {
+        if let Ok(number) = name.parse::<u32>()
+            && !ours.contains(&number)
+            && let Ok(process) = i32::try_from(number)
+        {
+            let _ = waitpid(Pid::from_raw(process), Some(WaitPidFlag::WNOHANG));
         }
     }
 }

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
 use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
@@ -463,23 +463,10 @@ impl<'a> RunningJob<'a> {
     fn adopted(&mut self) {
         self.senders
             .retain_mut(|sender| matches!(sender.try_wait(), Ok(None)));
-        if std::process::id() != 1 {
-            return;
-        }
-        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let none = [Ok(WaitStatus::StillAlive), Err(Errno::ECHILD)];
-        if none.contains(&waitid(Id::All, peek)) {
-            return;
-        }
         let guard = self.guard.process.as_ref();
         let ours = guard.into_iter().chain(&self.senders);
-        let ours = ours.chain([&self.command]).map(Child::id);
-        let ours: Vec<_> = ours.filter_map(|id| i32::try_from(id).ok()).collect();
-        for process in processes::ended_children() {
-            if !ours.contains(&process.as_raw()) {
-                let _ = waitpid(process, Some(WaitPidFlag::WNOHANG));
-            }
-        }
+        let ours: Vec<u32> = ours.chain([&self.command]).map(Child::id).collect();
+        processes::reap_orphans(&ours);
     }
 }
 
