@@ -89,7 +89,9 @@ fn a_lock_dropped_just_when_servers_are_restarted_is_gone_soon() {
         restart(&mut servers);
         let redlock = connected(&servers);
         let lock = redlock.acquire("held", HOUR).unwrap();
-        assert!(servers.iter().all(|server| server.exists("held")));
+        eventually("on all nodes", || {
+            servers.iter().all(|server| server.exists("held"))
+        });
         // This one is to be there still.
         redlock.acquire("leaked", HOUR).unwrap().leak();
         wait_everywhere(&servers, "leaked");

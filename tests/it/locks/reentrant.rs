@@ -27,7 +27,9 @@ fn a_thread_enters_again_and_the_last_entry_releases_in_any_order() {
             .collect();
         assert_eq!(entries[0].as_ref().unwrap().depth(), 3);
         for (ended, entry) in order.into_iter().enumerate() {
-            assert!(servers.iter().all(|server| server.exists("a")));
+            eventually("on all nodes", || {
+                servers.iter().all(|server| server.exists("a"))
+            });
             let entry = entries[entry].take().unwrap();
             assert_eq!(entry.depth(), 3 - ended);
             // Both ways to end an entry.
