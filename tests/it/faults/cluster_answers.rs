@@ -127,6 +127,34 @@ fn a_master_that_few_servers_name_is_not_used_where_the_other_one_cannot_be_reac
     });
 }
 
+/// The error names the address, and the server that has named it.
+#[test]
+fn a_slot_that_has_moved_to_where_no_server_answers_is_named_with_that_address() {
+    let (new, own) = (nobody(), Arc::new(Mutex::new(0)));
+    let port = own.clone();
+    let fake = Fake::new(move |words| match &words[0][..] {
+        b"CLUSTER" => slots(&("127.0.0.1".into(), *port.lock().unwrap()), &[]),
+        b"SET" | b"EVAL" | b"EVALSHA" => format!("-MOVED 15495 127.0.0.1:{new}\r\n").into(),
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let old = fake.port();
+    *own.lock().unwrap() = old;
+    let redlock = Redlock::new(format!("redis+cluster://127.0.0.1:{old}")).unwrap();
+    let options = options().restart_guard(Duration::ZERO);
+    let redlock = redlock.with_options(options).unwrap();
+    let words = [
+        &*format!("(127.0.0.1:{new}): cannot connect"),
+        &format!("127.0.0.1:{old}"),
+        "cluster-announce-ip",
+    ];
+    let mut text = String::new();
+    eventually("the error names both", || {
+        text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+        println!("{text}");
+        words.iter().all(|word| text.contains(word))
+    });
+}
+
 /// In its map, and as the server that has a slot now.
 #[test]
 fn a_server_that_gives_the_password_as_a_host_is_not_repeated() {
