@@ -51,7 +51,11 @@ pub(crate) fn give_up(
     let give_up = move || {
         // Handed over only now: a thread that cannot be started would drop it, which releases it.
         if let Ok(kept) = handed_over.recv() {
-            let _ = done.send(end_lock(kept, rest, waits_there));
+            let pause = || {
+                thread::sleep(PAUSE);
+                true
+            };
+            let _ = done.send(end_lock(kept, rest, waits_there, pause));
         }
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
@@ -62,8 +66,7 @@ pub(crate) fn give_up(
             let _ = hand_over.send(kept);
             wait_ended(&result, signals, asked)
         }
-        // Signals are handled once the nodes have answered.
-        Err(_) => Ended::Lock(end_lock(kept, rest, waits)),
+        Err(_) => end_here(kept, rest, waits, signals, asked),
     };
     let result = match ended {
         Ended::Lock(result) => result,
@@ -93,6 +96,27 @@ enum Ended {
     Thread,
     /// We are to end, by this signal, and the nodes have not answered.
     By(i32),
+}
+
+/// Ends the lock on this thread: a signal ends the tries.
+fn end_here(
+    kept: KeptLock,
+    rest: Duration,
+    waits: impl Fn() -> bool,
+    signals: &Receiver<i32>,
+    mut asked: Option<i32>,
+) -> Ended {
+    let pause = || {
+        processes::reap_orphans(&[]);
+        let signal = signals.recv_timeout(PAUSE).ok();
+        asked = asked.or(signal.filter(|signal| asks_to_end(*signal)));
+        asked.is_none()
+    };
+    let result = end_lock(kept, rest, waits, pause);
+    match asked.filter(|_| result.is_err()) {
+        Some(signal) => Ended::By(signal),
+        None => Ended::Lock(result),
+    }
 }
 
 /// Waits for the result, and no longer than a signal permits, which arrives or has `asked` us to end before.
@@ -136,8 +160,14 @@ pub(crate) fn say_lost(why: Option<LostReason>) {
     ));
 }
 
-/// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then.
-fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
+/// Ends the lock. `waits` waits for nodes that have not confirmed that, and returns whether enough of them have then;
+/// `pause` passes the time until another try, and returns whether there is to be one.
+fn end_lock(
+    kept: KeptLock,
+    rest: Duration,
+    waits: impl Fn() -> bool,
+    pause: impl FnMut() -> bool,
+) -> Result<(), Error> {
     let confirmed = |ended| match ended {
         // A refusal for good, but for want of a right, does not end by waiting.
         Err(Error::Unavailable(nodes)) if may_pass(&nodes) && waits() => Ok(()),
@@ -145,7 +175,7 @@ fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<
     };
     match rest.is_zero() {
         true => confirmed(kept.release()),
-        false => leave(kept.stop(), rest, confirmed),
+        false => leave(kept.stop(), rest, confirmed, pause),
     }
 }
 
@@ -154,6 +184,7 @@ fn leave(
     mut lock: Lock,
     rest: Duration,
     confirmed: impl FnOnce(Result<(), Error>) -> Result<(), Error>,
+    mut pause: impl FnMut() -> bool,
 ) -> Result<(), Error> {
     let until = boot_time().saturating_add(rest);
     loop {
@@ -164,7 +195,7 @@ fn leave(
             lock.extend(rest)
         };
         match result {
-            Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE => thread::sleep(PAUSE),
+            Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE && pause() => {}
             Err(lost @ Error::Lost(_)) => return Err(lost),
             Err(error) => {
                 lock.leak();

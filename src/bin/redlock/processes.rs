@@ -1,6 +1,6 @@
 //! The state of processes, from /proc.
 
-use std::fs;
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -14,25 +14,45 @@ struct ProcessStatus {
     session: String,
 }
 
-/// `process`: a number, or `self`.
-fn look(process: &str) -> Option<ProcessStatus> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // pid (name) state parent group session …, and a name may have blanks and brackets.
-    let mut fields = stat.rsplit(')').next()?.split_whitespace();
-    let mut next = || fields.next().map(str::to_owned);
-    Some(ProcessStatus {
-        state: next()?,
-        parent: next()?,
-        group: next()?,
-        session: next()?,
-    })
+/// `process`: a number, or `self`. `None`: there is none.
+fn look(process: &str) -> io::Result<Option<ProcessStatus>> {
+    let stat = match fs::read(format!("/proc/{process}/stat")) {
+        Ok(stat) => stat,
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // pid (name) state parent group session …, and a name may have blanks and brackets, or be cut within a character.
+    let stat = String::from_utf8_lossy(&stat);
+    let mut fields = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace();
+    let mut next = || fields.next().unwrap_or_default().to_owned();
+    Ok(Some(ProcessStatus {
+        state: next(),
+        parent: next(),
+        group: next(),
+        session: next(),
+    }))
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 /// All processes, each with its number.
-fn all() -> std::io::Result<impl Iterator<Item = (String, ProcessStatus)>> {
-    let names = fs::read_dir("/proc")?;
-    let names = names.filter_map(|process| process.ok()?.file_name().into_string().ok());
-    Ok(names.filter_map(|name| look(&name).map(|process| (name, process))))
+fn all() -> io::Result<Vec<(String, ProcessStatus)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name().into_string().unwrap_or_default();
+        if name.starts_with(|first: char| first.is_ascii_digit())
+            && let Some(process) = look(&name)?
+        {
+            found.push((name, process));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether any process of a group still runs. One that only waits to be waited for does not, unless just its first
@@ -45,6 +65,7 @@ pub(crate) fn is_alive(group: Pid) -> bool {
         return true;
     }
     // While /proc is read a process may start another one and end: neither is seen. Processes that are stopped start none.
+    // (Those of another user cannot be stopped.)
     let _ = killpg(group, Signal::SIGSTOP);
     let alive = is_seen(group);
     let _ = killpg(group, Signal::SIGCONT);
@@ -52,6 +73,7 @@ pub(crate) fn is_alive(group: Pid) -> bool {
 }
 
 fn is_seen(group: Pid) -> bool {
+    // Without files, say, nothing is certain.
     let Ok(processes) = all() else {
         return true;
     };
@@ -61,6 +83,7 @@ fn is_seen(group: Pid) -> bool {
         threads.map_or(0, Iterator::count)
     };
     processes
+        .into_iter()
         .filter(|(_, process)| process.group == group)
         .any(|(name, process)| !["Z", "X"].contains(&&*process.state) || threads(&name) > 1)
 }
@@ -90,10 +113,11 @@ pub(crate) fn reap_orphans(ours: &[u32]) {
 /// Whether no process could let our group go on if it stopped: no shell in our session has started it. The kernel does
 /// not stop such a group at the terminal's stop key.
 pub(crate) fn is_orphaned() -> bool {
-    let Some(ours) = look("self") else {
+    let found = |process: &str| look(process).ok().flatten();
+    let Some(ours) = found("self") else {
         return true;
     };
-    let mut parent = look(&ours.parent);
+    let mut parent = found(&ours.parent);
     while let Some(process) = parent {
         if process.session != ours.session {
             return true;
@@ -101,7 +125,7 @@ pub(crate) fn is_orphaned() -> bool {
         if process.group != ours.group {
             return false;
         }
-        parent = look(&process.parent);
+        parent = found(&process.parent);
     }
     true
 }
