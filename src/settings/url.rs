@@ -1,6 +1,7 @@
 //! The URL of a node, and what is wrong with it. A text that is not a URL may have a password anywhere, so no text here
 //! repeats any of it except IP addresses.
 
+use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
@@ -28,6 +29,8 @@ const ANOTHER: &str = "its path has another URL in it: give each node as an item
 const NO_PORT: &str = "its port is 0: ports are numbers from 1 to 65535";
 const RESP3: &str = "its parameter protocol asks for RESP3, and locks speak RESP2: leave it out";
 const NO_DATABASE: &str = "its database is negative: databases are numbers from 0 on";
+pub(crate) const NO_PASSWORD: &str = "it has a user and no password, so all would be done as the user default: write redis://user:password@host:port \
+    (a user with nopass takes any), and redis://:password@host:port for a password alone";
 const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
@@ -38,6 +41,7 @@ pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 
 ///
 /// The reason, and the right form.
 pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
+    let url = &*with_plus(url);
     match url.into_connection_info() {
         Err(error) => Err(ConfigError::new(right_form(url, &error.to_string()))),
         Ok(_) if is_torn(url) => Err(ConfigError::new(ENCODED)),
@@ -45,6 +49,16 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
             Some(reason) => Err(ConfigError::new(reason)),
             None => checked(info),
         },
+    }
+}
+
+/// The URL of a socket with each + in its parameters encoded, which the redis crate would take for a space.
+fn with_plus(url: &str) -> Cow<'_, str> {
+    match url.split_once('?') {
+        Some((path, query)) if is_path(url) && query.contains('+') => {
+            format!("{path}?{}", query.replace('+', "%2B")).into()
+        }
+        _ => url.into(),
     }
 }
 
@@ -98,12 +112,18 @@ fn right_of_path() -> Right {
     }
 }
 
+fn has_user_alone(info: &ConnectionInfo) -> bool {
+    let login = info.redis_settings();
+    login.username().is_some() && login.password().is_none()
+}
+
 /// The node, if its address can be one: the redis crate takes nearly anything for a host, such as `a,b`, or a part of a
 /// URL with its password. Such a host must not be shown.
 pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     match odd(info.addr()) {
         Some(reason) => Err(ConfigError::new(reason)),
         None if info.redis_settings().db() < 0 => Err(ConfigError::new(NO_DATABASE)),
+        None if has_user_alone(&info) => Err(ConfigError::new(NO_PASSWORD)),
         None => Ok(info),
     }
 }

@@ -1,6 +1,7 @@
 pub(in crate::settings) mod wrong_forms;
 
 use super::*;
+use crate::settings::into_node::IntoNode;
 
 fn text(url: &str) -> String {
     parse(url).unwrap_err().to_string()
@@ -165,6 +166,38 @@ fn each_wrong_form_is_named_with_the_right_one() {
         "UNIX:///a?db=3",
     ] {
         parse(url).unwrap();
+    }
+}
+
+#[test]
+fn a_plus_in_the_parameters_of_a_socket_is_a_plus() {
+    for (url, password) in [
+        ("unix:///a+b?user=u&pass=a+b%2B+", "a+b++"),
+        ("redis://u:a+b@h", "a+b"),
+    ] {
+        let info = parse(url).unwrap();
+        assert_eq!(info.redis_settings().password(), Some(password), "{url}");
+    }
+    let parsed = parse("unix:///a+b?user=u&pass=+").unwrap();
+    let ConnectionAddr::Unix(path) = parsed.addr() else {
+        panic!("{:?}", parsed.addr());
+    };
+    assert_eq!(path, std::path::Path::new("/a+b"));
+}
+
+/// The redis crate would leave the user out.
+#[test]
+fn a_user_without_a_password_is_refused_in_every_form() {
+    for url in [
+        "redis://locks@h",
+        "unix:///s?user=locks",
+        "redis+cluster://locks@h,h2",
+        "redis+sentinel://locks@h/m",
+        "redis+sentinel://h/m?sentinel_username=v",
+    ] {
+        let text = url.into_node().unwrap_err().to_string();
+        assert!(text.contains("a user and no password"), "{url}: {text}");
+        assert!(!text.contains("locks"), "{url}: {text}");
     }
 }
 
