@@ -64,7 +64,7 @@ impl Node {
 
     // ---- locks
 
-    /// The holder of a lock on this node. `None`: it is free.
+    /// The holder of a lock on this node; of several permits or readers the one that lasts longest. `None`: it is free.
     pub fn holder(&self, resource: impl AsRef<[u8]>) -> Option<Held> {
         let state = self.state();
         state.server.holder(resource.as_ref(), state.time())
@@ -154,7 +154,8 @@ impl Node {
         Ok(())
     }
 
-    /// The holder releases the lock on this node, and the first process that waits is notified. False: it was free.
+    /// The holder releases the lock on this node, or all permits or readers do, and the first process that waits is notified.
+    /// False: it was free.
     pub fn release(&self, resource: impl AsRef<[u8]>) -> bool {
         self.change(|state, replies| {
             let time = state.time();
@@ -162,8 +163,8 @@ impl Node {
         })
     }
 
-    /// Denies everything: from now on each lock that is free when it is asked for is held by another process. Locks
-    /// that are held stay with their holders.
+    /// Denies everything but permits: from now on each lock that is free when it is asked for is held by another process.
+    /// Locks that are held stay with their holders.
     ///
     /// # Errors
     ///

@@ -213,7 +213,7 @@ impl Server {
                 open.channels.retain(|own| own != channel);
                 subscribed(b"unsubscribe", channel, open.channels.len())
             }
-            _ if kind != Commander::Other && self.refuses.is_some() => {
+            _ if self.refuses.is_some() && (kind != Commander::Other || reads_a_lock(args)) => {
                 let text = self.refuses.as_deref().unwrap_or_default();
                 format!("-{text}\r\n").into_bytes()
             }
@@ -295,20 +295,25 @@ impl Server {
         self.store.insert(name, Value::Text(value), Some(last));
     }
 
-    /// Releases the lock for its holder, if there is one and the key is a lock.
+    /// Releases the lock for its holders, if there are any and the key is a lock.
     pub(crate) fn release(&mut self, name: &[u8], time: u64, replies: &mut Replies) -> bool {
-        let Some(held) = self.holder(name, time) else {
+        let mut keys = self.store.keys(time);
+        let Some((_, value, left)) = keys.find(|key| key.0 == name) else {
             return false;
         };
-        let release: [&[u8]; 5] = [
-            b"EVAL",
-            RELEASE_AND_NOTIFY.text,
-            b"1",
-            name,
-            held.token.as_bytes(),
-        ];
-        self.execute(&release, time, replies);
-        true
+        let is_set = matches!(value, Value::Queue(_));
+        let holders = held(value, left, time);
+        drop(keys);
+        let queue = Companion::Queue.key(name).concat();
+        for held in &holders {
+            let token = held.token.as_bytes();
+            let release: &[&[u8]] = match is_set {
+                true => &[b"EVAL", RELEASE_MEMBER.text, b"2", name, &queue, token, b""],
+                false => &[b"EVAL", RELEASE_AND_NOTIFY.text, b"1", name, token],
+            };
+            self.execute(release, time, replies);
+        }
+        !holders.is_empty()
     }
 
     /// Makes another process, with this token, hold each lock from now on that is free when it is asked for.
@@ -348,14 +353,15 @@ impl Server {
     pub(crate) fn holder(&self, name: &[u8], time: u64) -> Option<Held> {
         let mut keys = self.store.keys(time);
         let (_, value, left) = keys.find(|key| key.0 == name)?;
-        held(value, left)
+        lasting(held(value, left, time))
     }
 
     /// All locks, in the order of their names.
     pub(crate) fn locks(&self, time: u64) -> Vec<(Vec<u8>, Held)> {
         let keys = self.store.keys(time);
-        let locks =
-            keys.filter_map(|(name, value, left)| Some((name.to_vec(), held(value, left)?)));
+        let locks = keys.filter_map(|(name, value, left)| {
+            Some((name.to_vec(), lasting(held(value, left, time))?))
+        });
         let mut locks: Vec<(Vec<u8>, Held)> = locks.collect();
         locks.sort_by(|one, other| one.0.cmp(&other.0));
         locks
@@ -372,6 +378,15 @@ impl Server {
     }
 }
 
+/// Whether the command reads what locks and marks are, or which there are.
+fn reads_a_lock(args: &[&[u8]]) -> bool {
+    match args {
+        [b"GET" | b"PTTL" | b"GETRANGE", name, ..] => !name.ends_with(WITNESS),
+        [b"SCAN" | b"ZRANGE", ..] => true,
+        _ => false,
+    }
+}
+
 fn subscribed(kind: &[u8], channel: &[u8], count: usize) -> Vec<u8> {
     let mut reply = b"*3\r\n".to_vec();
     for word in [kind, channel] {
@@ -383,17 +398,35 @@ fn subscribed(kind: &[u8], channel: &[u8], count: usize) -> Vec<u8> {
     reply
 }
 
-/// The holder that a value stores. `None`: the value is no lock.
-fn held(value: &Value, left: Option<u64>) -> Option<Held> {
-    let Value::Text(text) = value else {
-        return None;
+/// The holders that a value stores: none if the value is no lock.
+fn held(value: &Value, left: Option<u64>, time: u64) -> Vec<Held> {
+    let one = |parts: ValueParts, left: u64| Held {
+        token: parts.token,
+        label: parts.label.map(|label| label.as_str().to_owned()),
+        remaining: Duration::from_millis(left),
     };
-    let ValueParts { token, label, .. } = lock_value::parse(text, text.len())?;
-    Some(Held {
-        token,
-        label: label.map(|label| label.as_str().to_owned()),
-        remaining: std::time::Duration::from_millis(left?),
-    })
+    match value {
+        Value::Text(text) => {
+            let parts = lock_value::parse(text, text.len());
+            let held = parts.and_then(|parts| Some(one(parts, left?)));
+            held.into_iter().collect()
+        }
+        Value::Queue(members) => {
+            let member = |(last, member): &(i64, Vec<u8>)| {
+                let (_, parts) = lock_value::parse_member(member)?;
+                let left = u64::try_from(*last).ok()?.checked_sub(time / 1000)?;
+                Some(one(parts, left))
+            };
+            members.iter().filter_map(member).collect()
+        }
+        #[cfg(test)]
+        _ => Vec::new(),
+    }
+}
+
+/// The holder that has the lock longest.
+fn lasting(holders: Vec<Held>) -> Option<Held> {
+    holders.into_iter().max_by_key(|held| held.remaining)
 }
 
 impl Requests {

@@ -13,7 +13,7 @@ mod waiters;
 
 use self::request::number;
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL};
+use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL, WAITERS};
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// Publishes a message on a channel, and returns how many connections receive it.
@@ -401,6 +401,11 @@ impl CommandRun<'_> {
             && let [lock] = given.keys
         {
             return self.look(lock);
+        }
+        if *text == WAITERS.text
+            && let [queue] = given.keys
+        {
+            return self.waiters(queue);
         }
         if *text == TRIAL.text {
             return Ok(Data::Int(1));

@@ -1,6 +1,6 @@
 //! How permits, readers, writers and locks on several names wait and notify, written out by hand.
 
-use super::{CommandRun, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
+use super::{CommandRun, Data, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
 use crate::protocol::commands::node_queue;
 use crate::protocol::mutants::{Mutant, mutant};
 
@@ -18,6 +18,16 @@ impl<'a> ScriptArgs<'a> {
 }
 
 impl CommandRun<'_> {
+    /// The waiters, as they are shown.
+    pub(super) fn waiters(&mut self, queue: &[u8]) -> Result<Data> {
+        let members = self.zset(queue, |members| members.clone())?;
+        let bulk = |bytes: &[u8]| Data::Bulk(bytes.get(..170).unwrap_or(bytes).to_vec());
+        let shown = members.iter().take(300);
+        let shown =
+            shown.flat_map(|(score, member)| [bulk(member), bulk(score.to_string().as_bytes())]);
+        Ok(Data::Array(shown.collect()))
+    }
+
     /// The end of a denial: whether the waiter is in the queue of the name at this place of so many.
     pub(super) fn joined(
         &mut self,

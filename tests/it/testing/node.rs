@@ -46,6 +46,49 @@ fn a_holder_is_shown_with_its_token_label_and_time() {
 }
 
 #[test]
+fn permits_readers_and_waiters_are_shown() {
+    let node = Node::start().unwrap();
+    let redlock = client(std::slice::from_ref(&node));
+    let pool = redlock.semaphore("pool", 2).unwrap();
+    let permits = [TTL / 2, TTL].map(|ttl| pool.try_acquire(ttl).unwrap().unwrap());
+    let reader = redlock.read_lock("prices").unwrap().acquire(TTL).unwrap();
+    assert_eq!(node.locks(), [&b"pool"[..], b"prices"]);
+    // The one that lasts longest.
+    assert_eq!(node.holder("pool").unwrap().token, *permits[1].token());
+    assert!(node.holder("pool").unwrap().remaining > TTL / 2);
+    reader.leak();
+    assert!(node.holder("prices").is_some());
+    assert!(node.release("prices") && !node.release("prices"));
+    let lock = take(&redlock, "a");
+    assert_eq!(redlock.inspect("a").unwrap().waiting(), Some(0));
+    std::thread::scope(|scope| {
+        let options = unhurried().label("web-3");
+        let other = Redlock::new(node.url()).unwrap();
+        let other = other.with_options(options).unwrap();
+        let waits = scope.spawn(move || other.acquire("a", TTL).unwrap().release().unwrap());
+        eventually("it waits", || node.waiting("a") == 1);
+        let inspection = redlock.inspect("a").unwrap();
+        assert_eq!(inspection.waiting(), Some(1));
+        assert_eq!(inspection.waiting_labels().collect::<Vec<_>>(), ["web-3"]);
+        assert!(inspection.longest_wait().is_some_and(|wait| wait < TTL));
+        // All permits are released together, and one who waits for them is told.
+        let waits_too = scope.spawn(|| {
+            let redlock = Redlock::new(node.url()).unwrap();
+            let redlock = redlock.with_options(unhurried()).unwrap();
+            let pool = redlock.semaphore("pool", 2).unwrap();
+            pool.acquire(TTL).unwrap().release().unwrap();
+        });
+        eventually("it waits, too", || node.waiting("pool") == 1);
+        assert!(node.release("pool") && node.release("a"));
+        waits_too.join().unwrap();
+        waits.join().unwrap();
+    });
+    drop((permits, lock));
+    node.refuse("LOADING Redis is loading the dataset in memory");
+    assert!(redlock.last_run("nightly").is_err());
+}
+
+#[test]
 fn a_lock_that_another_process_holds_is_busy_until_it_ends_or_is_released() {
     let nodes = three();
     let redlock = client(&nodes);
