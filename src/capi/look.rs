@@ -214,8 +214,9 @@ extern "C" fn redlock_break_lock(
         let same = found.nodes().find_map(|(_, _, state)| shown(state));
         was_broken = match same {
             Some(holder) => redlock.break_lock(resource, &holder)?,
-            // The error of `connect` has the cause.
-            None if found.state() == LockState::Unknown => redlock.connect().map(|_| false)?,
+            None if found.state() == LockState::Unknown => {
+                return Err(Error::Unavailable(found.errors()).into());
+            }
             None => false,
         };
         Ok(())

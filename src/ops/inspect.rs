@@ -244,6 +244,15 @@ struct Inspected {
 }
 
 impl Inspection {
+    /// Why nodes could not be asked.
+    pub(crate) fn errors(&self) -> NodeErrors {
+        let failed = self.nodes.iter().filter_map(|node| match &node.state {
+            NodeState::Failed(errors) => Some(errors.clone().into_each()),
+            _ => None,
+        });
+        NodeErrors::of_look(failed.flatten().collect(), self.nodes.len())
+    }
+
     /// The state of the lock, by the answers of all nodes together.
     pub fn state(&self) -> LockState {
         let states: Vec<&NodeState> = self.nodes.iter().map(|node| &node.state).collect();

@@ -103,6 +103,7 @@ impl Redlock {
         let key = self.options().prefix.key(&resource);
         let mark = Companion::Done.key(&key).concat();
         let answers = self.query_key(&key, move |query, asking| look(query, &mark, asking));
+        let nodes = answers.len();
         let (mut found, mut errors) = (Vec::new(), Vec::new());
         for (node, (place, answer)) in answers.into_iter().enumerate() {
             found.push(answer.as_ref().ok().cloned());
@@ -112,7 +113,7 @@ impl Redlock {
                 cause: Arc::new(cause),
             }));
         }
-        once_mark::last(found).map_err(|()| Error::Unavailable(NodeErrors::new(errors, None)))
+        once_mark::last(found).map_err(|()| Error::Unavailable(NodeErrors::of_look(errors, nodes)))
     }
 }
 

@@ -53,6 +53,16 @@ class Nightly(unittest.TestCase):
         self.all("advance", 61)
         self.assertEqual(nightly(self.locks, self.sent), "done")
 
+    def test_a_lock_that_cannot_be_looked_at_is_not_reported_as_gone(self):
+        self.locks.connect()
+        self.all("hold", "shop:nightly", "web-3:4711", 60)
+        holder = self.locks.inspect("shop:nightly").holder
+        self.all("refuse", "NOPERM No permissions to access a key")
+        with self.assertRaises(Unavailable) as refused:
+            self.locks.break_lock("shop:nightly", holder)
+        self.assertIn("NOPERM", str(refused.exception))
+        self.assertTrue(refused.exception.permanent)
+
     def test_it_is_lost_in_the_middle(self):
         node, test = self.nodes[0], self
 

@@ -125,6 +125,28 @@ fn connects(redlock: &Redlock) {
     });
 }
 
+#[test]
+fn a_look_at_the_last_run_reports_that_nodes_refuse_for_good() {
+    let servers = Server::several(2);
+    let redlock = connected(&servers);
+    let look = || unavailable(redlock.last_run("nightly"));
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "default", "resetkeys", "~nightly"]);
+    }
+    let errors = look();
+    assert!(errors.is_permanent(), "{errors}");
+    servers[0].command(&["ACL", "SETUSER", "default", "~*"]);
+    let errors = look();
+    assert!(errors.is_permanent(), "{errors}");
+    let text = errors.to_string();
+    assert!(text.starts_with("1 of 2 answered; node 1 "), "{text}");
+    servers[1].command(&["ACL", "SETUSER", "default", "~*"]);
+    assert_eq!(redlock.last_run("nightly").unwrap(), None);
+    servers[1].stop();
+    assert!(!look().is_permanent());
+    servers[1].resume();
+}
+
 /// The nodes refuse the mark for some seconds.
 #[test]
 fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
@@ -146,11 +168,14 @@ fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
             });
             Ok::<_, Error>((began + PERIOD, SystemTime::now()))
         };
-        redlock.once_per("nightly", PERIOD, TTL, work)
+        let ends = redlock.once_per("nightly", PERIOD, TTL, work);
+        // Before the thread that resumes the nodes is waited for.
+        ends.map(|ends| (ends, Instant::now()))
     });
-    let (ends, ended) = ends.unwrap().unwrap();
-    let left = ends.saturating_duration_since(Instant::now());
-    assert!(left < PERIOD - LATE, "it was written at once");
+    let (ends, marked) = ends.unwrap();
+    let (ends, ended) = ends.unwrap();
+    let left = ends.saturating_duration_since(marked);
+    assert!(left <= PERIOD - LATE, "it was written at once");
     let last = redlock.last_run("nightly").unwrap().unwrap();
     // Sending takes some time, too.
     let again_in = last.again_in();
