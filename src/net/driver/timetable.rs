@@ -137,7 +137,9 @@ impl RenewalSchedule {
             let next = guarded(|| work(due.clone())).unwrap_or_else(|| again().collect());
             timetable = lock(&self.timetable);
             for (due, renewal) in next {
-                timetable.insert(due, renewal);
+                // Another thread may have asked for an earlier look meanwhile.
+                let other = timetable.entries.get(&renewal.id).map(|entry| entry.0);
+                timetable.insert(other.map_or(due, |other| other.min(due)), renewal);
             }
         }
     }
@@ -193,6 +195,37 @@ mod tests {
             kept.iter().for_each(|one| schedule.remove(one.id));
             assert!(clock::instant() < until, "the thread ends");
             std::thread::yield_now();
+        }
+    }
+
+    /// Such as a function that is to be called before the lock ends.
+    #[test]
+    fn what_is_asked_for_while_a_lock_is_looked_at_is_not_forgotten() {
+        let schedule = Arc::new(RenewalSchedule::default());
+        let (sender, receiver) = channel();
+        let (kept, inner) = (renewal(), schedule.clone());
+        let work = move |due: DueRenewals| {
+            sender.send(()).unwrap();
+            let mut next = Vec::new();
+            for (_, renewal) in due {
+                inner.insert_for_tests(clock::instant(), renewal.clone());
+                next.push((clock::instant() + 3600 * S, renewal));
+            }
+            next
+        };
+        let now = clock::instant();
+        schedule.add(now, kept.clone(), "renews", work).unwrap();
+        for _ in 0..3 {
+            receiver
+                .recv_timeout(60 * S)
+                .expect("it is looked at again");
+        }
+        schedule.remove(kept.id);
+    }
+
+    impl RenewalSchedule {
+        fn insert_for_tests(&self, due: Instant, renewal: Arc<Renewal>) {
+            lock(&self.timetable).insert(due, renewal);
         }
     }
 
