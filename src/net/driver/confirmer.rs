@@ -16,7 +16,7 @@ pub(super) fn start(nodes: &Arc<Nodes>) {
         nodes: nodes.clone(),
         ended: false,
     };
-    // If no thread starts, another operation tries that again.
+    // If no thread starts, the next operation tries that again.
     let _ = start_thread("redlock-confirm", move || confirmer.run());
 }
 

@@ -41,7 +41,7 @@ impl<'a> Lead<'a> {
             nodes.announce(&mut state);
             let can_end = match next {
                 Next::Finished => return state,
-                // No thread could be started. The next operation tries that again.
+                // The thread could not be started, or has ended at once. The next operation starts another one.
                 Next::StartConfirmer if confirmer_tried => {
                     state.core.deserted(ThreadRole::Confirmer, now);
                     return state;

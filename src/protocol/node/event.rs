@@ -9,6 +9,7 @@ use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::notice::{Notice, Notices};
+use crate::values::arithmetic::NodeSet;
 
 /// The maximum number of events that wait to be logged, and of those that wait for the observer.
 const MAX_EVENTS: usize = 1000;
@@ -87,11 +88,30 @@ impl Events {
 pub(crate) struct Unobserved(VecDeque<Event>);
 
 impl Unobserved {
-    /// Adds events. An observer that does not return must not fill the memory: the oldest ones go.
+    /// Adds events. An observer that does not return must not fill the memory: events that others of the same node follow
+    /// are dropped, the oldest first.
     pub(crate) fn add(&mut self, events: Vec<Event>) {
-        self.0.extend(events);
-        let excess = self.0.len().saturating_sub(MAX_EVENTS);
-        self.0.drain(..excess);
+        for event in events {
+            if self.0.len() >= MAX_EVENTS {
+                self.drop_oldest(event.0);
+            }
+            self.0.push_back(event);
+        }
+    }
+
+    /// Drops the oldest event that another one of its node follows, also one of the node `next`.
+    fn drop_oldest(&mut self, next: usize) {
+        let mut followed = NodeSet::EMPTY;
+        followed.add(next);
+        let mut oldest = None;
+        for (at, (node, ..)) in self.0.iter().enumerate().rev() {
+            if followed.has(*node) {
+                oldest = Some(at);
+            }
+            followed.add(*node);
+        }
+        // There are more events than nodes, so there is one.
+        oldest.map(|at| self.0.remove(at));
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
@@ -105,17 +125,20 @@ mod tests {
     use crate::values::clock;
 
     #[test]
-    fn the_latest_events_wait_for_an_observer_that_does_not_return() {
+    fn the_latest_events_of_each_node_wait_for_an_observer_that_does_not_return() {
         let (mut unobserved, now) = (Unobserved::default(), clock::instant());
+        let event = |node, count| (node, NodeEvent::VotesAgain(count), now);
+        unobserved.add((0..3).map(|count| event(1, count)).collect());
+        unobserved.add(vec![event(2, 0)]);
         for first in (0..5000).step_by(7) {
-            let event = |count| (0, NodeEvent::VotesAgain(count), now);
-            unobserved.add((first..first + 7).map(event).collect());
+            unobserved.add((first..first + 7).map(|count| event(0, count)).collect());
         }
-        let counts = std::iter::from_fn(|| unobserved.pop()).map(|event| match event {
-            (0, NodeEvent::VotesAgain(count), _) => count,
+        let found = std::iter::from_fn(|| unobserved.pop()).map(|event| match event {
+            (node, NodeEvent::VotesAgain(count), _) => (node, count),
             event => panic!("{event:?}"),
         });
         let end = 5005;
-        assert!(counts.eq(end - MAX_EVENTS as u64..end));
+        let latest = (end + 2 - MAX_EVENTS as u64..end).map(|count| (0, count));
+        assert!(found.eq([(1, 2), (2, 0)].into_iter().chain(latest)));
     }
 }

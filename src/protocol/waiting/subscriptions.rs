@@ -91,7 +91,7 @@ pub(crate) struct Subscriptions {
     /// The status for each node.
     statuses: Vec<Status>,
     needed_until: Option<Instant>,
-    /// Until when no worker is started again that could not be started.
+    /// Until when workers that could not be started are not started again.
     failed_until: Option<Instant>,
     /// Notifications passed on in the current period, and when that began.
     forwards: Option<(u32, Instant)>,
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(subscriptions.take_to_start(), NodeSet::first(3));
         subscriptions.need(now);
         assert_eq!(subscriptions.take_to_start(), NodeSet::EMPTY);
-        // Each waiter that looks again needs it.
+        // Each waiter that looks again needs the subscription.
         subscriptions.cannot_start_worker(1, now);
         subscriptions.need(now + START_AGAIN - Duration::from_millis(1));
         assert_eq!(subscriptions.take_to_start(), NodeSet::EMPTY);
