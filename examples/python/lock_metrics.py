@@ -11,6 +11,7 @@ counted under `shop:account`, and a name without a class under `other`.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Mapping
 
 from redlock import Event
@@ -37,7 +38,9 @@ class LockMetrics:
         """`classes`: the beginning of names, up to a colon or the end, and the ttl. `nodes`: their addresses, as events have them."""
         self._classes = dict(classes)
         self._values: dict[str, dict[str, float]] = {family: {} for family in FAMILIES}
-        # Events arrive in several threads.
+        # Events arrive in several threads, and one in the middle of another where the collector ends a lock: a mutex that is waited
+        # for would wait for its own thread.
+        self._events: deque[Event] = deque()
         self._mutex = threading.Lock()
         # An alert sees the first loss only if there was a zero before.
         for lock in [*self._classes, "other"]:
@@ -48,8 +51,17 @@ class LockMetrics:
 
     def observe(self, event: Event) -> None:
         """To be given to `Redlock.observe`."""
-        lock, why = self._class(event.name), event.why.replace(" ", "_")
-        with self._mutex:
+        self._events.append(event)
+        while self._events and self._mutex.acquire(blocking=False):
+            try:
+                self._count_all()
+            finally:
+                self._mutex.release()
+
+    def _count_all(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            lock, why = self._class(event.name), event.why.replace(" ", "_")
             if event.kind in ("acquired", "not acquired"):
                 self._measure("redlock_acquire_duration_seconds", SECONDS, event.seconds, lock=lock, result=why or "acquired")
                 self._add("redlock_acquire_attempts_total", event.attempts, lock=lock)
@@ -74,6 +86,7 @@ class LockMetrics:
     def text(self) -> str:
         """For Prometheus, in its text format."""
         with self._mutex:
+            self._count_all()
             lines = []
             for family, (kind, meaning) in FAMILIES.items():
                 if self._values[family]:

@@ -367,6 +367,48 @@ class Locks(unittest.TestCase):
             gc.collect()
         self.assertEqual([str(warning.message) for warning in caught], [])
 
+    def test_a_lock_that_is_thrown_away_is_released_where_warnings_are_errors(self):
+        # The interpreter shows an exception in such a place, and goes on.
+        shown, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                locks.lock("thrown", ttl=60)
+                locks.lock("thrown", ttl=60, wait=30).release()
+        finally:
+            sys.unraisablehook = shown
+
+    def test_an_error_keeps_no_lock_alive(self):
+        with locks.lock("taken", ttl=60), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+
+            def work():
+                thrown = locks.lock("thrown", ttl=60)
+                locks.lock("taken", ttl=60, wait=0)
+                thrown.release()
+
+            gc.disable()
+            try:
+                raises(Busy, work)
+                locks.lock("thrown", ttl=60, wait=30).release()
+            finally:
+                gc.enable()
+
+    def test_a_lock_that_is_thrown_away_in_its_own_function_is_released(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            held = {"lock": locks.lock("thrown", ttl=2)}
+            held["lock"].keep_alive(1)
+            held["lock"].on_lost(lambda _: held.clear())
+            held["lock"].on_lost(lambda _: held.clear())
+            eventually(lambda: not held)
+            held["lock"] = locks.lock("thrown", ttl=60, wait=30)
+            held["lock"].keep_alive(3600)
+            # More than is ever left, so it is called at once.
+            held["lock"].on_expiring(3600, lambda _: held.clear())
+            eventually(lambda: not held)
+            locks.lock("thrown", ttl=60, wait=30).release()
+
     def test_a_lock_that_is_left_stays_taken(self):
         with locks.lock("throttle", ttl=5) as lock:
             lock.leak()

@@ -243,7 +243,7 @@ for _ in range(3):
     if process == 0:
         held.drop()
         sys.exit(7)
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)  # the next child must not write it again
 print(held.owned())
 held.release()
 thread.join()

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavailable
 
@@ -143,7 +143,11 @@ def load(path: str) -> Any:
             error.holder = text(library.redlock_last_holder) or None
             error.remaining = library.redlock_last_remaining_ms() / 1000 or None
             error.is_own = bool(library.redlock_last_is_own())
-        raise error
+        try:
+            raise error
+        finally:
+            # In a cycle with its traceback it would keep alive what its callers have, also locks.
+            del error
 
     # Without these, ctypes would cut pointers to 32 bits.
     for name, arguments in _FALLIBLE.items():
@@ -155,10 +159,18 @@ def load(path: str) -> Any:
     return library
 
 
-def noting(threads: list[int], function: Callable[..., object]) -> Callable[..., None]:
+# A thread, with its process: in a forked child there is none of its parent's.
+Thread = Tuple[int, int]
+
+
+def this_thread() -> Thread:
+    return os.getpid(), threading.get_ident()
+
+
+def noting(threads: list[Thread], function: Callable[..., object]) -> Callable[..., None]:
     """The function, for a callback: while it runs, its thread is one of `threads`."""
     def call(*arguments: Any) -> None:
-        thread = threading.get_ident()
+        thread = this_thread()
         threads.append(thread)
         try:
             function(*arguments)

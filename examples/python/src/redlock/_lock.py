@@ -11,7 +11,7 @@ from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable
 
-from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, ms, noting
+from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, Thread, ms, noting, this_thread
 from ._report import reporting
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
@@ -32,10 +32,10 @@ class Lock:
         self._handle = c_void_p()
         self._process, self._entered = os.getpid(), False
         # The threads whose calls use the handle: until they are over it must not be freed.
-        self._calls: list[int] = []
+        self._calls: list[Thread] = []
         self._callbacks: list[Any] = []
         # The threads that are in a function for this lock's loss or expiry: its end waits for them.
-        self._called_back_in: list[int] = []
+        self._called_back_in: list[Thread] = []
         # The call that ends the lock, by its copy of the handle.
         self._ender: dict[str, c_void_p] = {}
 
@@ -182,7 +182,7 @@ class Lock:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Calls a function of the library with the handle."""
-        function, thread = getattr(self._library, f"redlock_lock_{name}"), threading.get_ident()
+        function, thread = getattr(self._library, f"redlock_lock_{name}"), this_thread()
         try:
             self._calls.append(thread)
             return function(self._handle, *arguments)
@@ -192,11 +192,9 @@ class Lock:
     def _taken(self) -> c_void_p:
         """The handle, for a function of the library that frees it: so it is forgotten first, and no other thread is in a call
         with it. (A call of this thread is one that a signal handler, in which this runs, interrupted outside of the library.)"""
-        handle, this = c_void_p(), threading.get_ident()
-        # In a forked child there is none of the threads that were in a call: it has a copy, which only its own threads use.
-        is_copy = self._process != os.getpid()
+        handle, this = c_void_p(), this_thread()
         # The library would refuse that, and free nothing; and a wait for the thread that waits for this one would not end.
-        if not is_copy and (this in self._called_back_in or this in self._calls and this in reporting):
+        if this in self._called_back_in or this in self._calls and this in reporting:
             raise Config("a function of this lock must not end it")
         try:
             # One step, also with threads that have no common lock: of several calls one gets the handle.
@@ -204,7 +202,8 @@ class Lock:
                 return c_void_p()
             handle.value = self._handle.value
             self._handle.value = None
-            while not is_copy and any(thread != this for thread in self._calls.copy()):
+            # In a forked child there is none of the threads that were in a call at the fork.
+            while any(thread != this and thread[0] == this[0] for thread in self._calls.copy()):
                 time.sleep(0.001)
         except BaseException:  # Ctrl-C
             if self._ender.get("handle") is handle:
@@ -238,11 +237,17 @@ class Lock:
             pass  # the ttl ends it
 
     def __del__(self) -> None:
-        # In a forked child it is a copy, and the parent's lock.
-        if self._handle and self._process == os.getpid() and self.owned():
-            text = f"the lock {self._name!r} was thrown away while it was held: use `with`, or release or leak it"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        self.drop()
+        try:
+            # In a forked child it is a copy, and the parent's lock.
+            if self._handle and self._process == os.getpid() and self.owned():
+                text = f"the lock {self._name!r} was thrown away while it was held: use `with`, or release or leak it"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        finally:  # the warning may be an error
+            if this_thread() in self._called_back_in:
+                # In a function of this lock, which must not end it.
+                threading.Thread(target=self.drop, name="redlock-end", daemon=True).start()
+            else:
+                self.drop()
 
     def __reduce__(self) -> Any:
         raise TypeError("a lock cannot be copied or pickled: another thread uses the same one, and another process takes it over by resume()")

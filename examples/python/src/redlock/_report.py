@@ -7,14 +7,14 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, find, load, noting
+from ._library import ENDINGS, FAILURES, ON_EVENT, ON_LOG, REASONS, Thread, find, load, noting
 from ._waiting import ending
 
 _EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
           8: "node back"}
 _WHYS = {2: FAILURES, 4: FAILURES, 5: REASONS, 6: ENDINGS}
 # The threads that are in a function for events, or in a logger.
-reporting: list[int] = []
+reporting: list[Thread] = []
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: 5}
 
 

@@ -110,11 +110,14 @@ def _acquire(library: Any, function: Callable[..., None], arguments: tuple[Any, 
     except Cancelled:
         if wait.raised is None:
             raise SystemExit from None
-        raise wait.raised from None
     finally:
         if wait.raised is None and (main or not ending.begun):
             _idle.waits.append(wait)
     if wait.raised is not None:
         lock.drop()
-        raise wait.raised
+        raised, wait.raised = wait.raised, None
+        try:
+            raise raised from None
+        finally:
+            del raised  # it would be in a cycle with its traceback
     return lock
