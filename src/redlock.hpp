@@ -434,7 +434,14 @@ public:
     template <typename Rep, typename Period>
     bool try_lock_for(const std::chrono::duration<Rep, Period> &time)
     {
-        return try_lock_until(std::chrono::steady_clock::now() + time);
+        using clock = std::chrono::steady_clock;
+        const auto now = clock::now();
+        // A time that the clock never reaches, such as forever.
+        if (std::chrono::duration<double>(time) >= std::chrono::duration<double>(clock::time_point::max() - now)) {
+            std::unique_lock<std::timed_mutex> here(here_);
+            return take(here, forever);
+        }
+        return try_lock_until(now + time);
     }
 
     template <typename Clock, typename Duration>

@@ -145,6 +145,8 @@ static void mutexes(redlock::client &client)
     try {
         std::unique_lock guard(one, std::defer_lock);
         CHECK(guard.try_lock_for(20s) && guard.owns_lock());
+        guard.unlock();
+        CHECK(guard.try_lock_for(redlock::forever) && guard.owns_lock());
         client.resume("mutex:1", one.held().token(), 30s).release();
         one.release();
         fail(__LINE__, "it was lost");
