@@ -51,11 +51,7 @@ pub(crate) fn give_up(
     let give_up = move || {
         // Handed over only now: a thread that cannot be started would drop it, which releases it.
         if let Ok(kept) = handed_over.recv() {
-            let pause = || {
-                thread::sleep(PAUSE);
-                true
-            };
-            let _ = done.send(end_lock(kept, rest, waits_there, pause));
+            let _ = done.send(end_lock(kept, rest, waits_there, sleep));
         }
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
@@ -96,6 +92,11 @@ enum Ended {
     Thread,
     /// We are to end, by this signal, and the nodes have not answered.
     By(i32),
+}
+
+fn sleep() -> bool {
+    thread::sleep(PAUSE);
+    true
 }
 
 /// Ends the lock on this thread: a signal ends the tries.
