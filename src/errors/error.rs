@@ -266,6 +266,7 @@ impl NodeErrors {
         }
     }
 
+    #[cfg(feature = "capi")]
     /// The nodes' own errors, to be put together.
     pub(crate) fn into_each(self) -> impl Iterator<Item = NodeError> {
         self.nodes.into_iter()

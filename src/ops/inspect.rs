@@ -244,6 +244,7 @@ struct Inspected {
 }
 
 impl Inspection {
+    #[cfg(feature = "capi")]
     /// Why nodes could not be asked.
     pub(crate) fn errors(&self) -> NodeErrors {
         let failed = self.nodes.iter().filter_map(|node| match &node.state {
