@@ -115,6 +115,7 @@ mod tests {
         };
         for (url, expected) in [
             ("redis+cluster://h,h2", "-/-"),
+            ("redis+cluster://u@h,h2", "u/-"),
             ("redis+cluster://:p%23@h,h2/1", "-/p#"),
             ("redis+cluster://u%2C:p%40%2F@h?node=h2", "u,/p@/"),
         ] {

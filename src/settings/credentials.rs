@@ -46,11 +46,13 @@ impl Credentials {
         self
     }
 
-    /// The credentials in a URL, if it has a password.
+    /// The credentials in a URL, if it has any. A user alone is one that needs no password, and takes any.
     pub(crate) fn of(settings: &RedisConnectionInfo) -> Option<Credentials> {
+        let user = settings.username().filter(|user| !user.is_empty());
+        let alone = user.filter(|user| *user != "default").map(|_| "");
         Some(Credentials {
-            user: settings.username().map(Arc::from),
-            password: settings.password()?.into(),
+            user: user.map(Arc::from),
+            password: settings.password().or(alone)?.into(),
         })
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
 
 fn set(parts: &UrlParts<'_>) -> Result<NodeAddress, String> {
     let parameters = Parameters::of(parts)?;
-    let settings = login(&parameters.user, &parameters.password)?;
+    let settings = login(&parameters.user, &parameters.password);
     let sentinels = parts.hosts(&parameters.hosts, &settings)?;
     let (name, database) = name_and_database(parts, parameters.name)?;
     // An unencoded `/` of a password has ended the host, and its `@` was encoded.

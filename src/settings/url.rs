@@ -29,8 +29,6 @@ const ANOTHER: &str = "its path has another URL in it: give each node as an item
 const NO_PORT: &str = "its port is 0: ports are numbers from 1 to 65535";
 const RESP3: &str = "its parameter protocol asks for RESP3, and locks speak RESP2: leave it out";
 const NO_DATABASE: &str = "its database is negative: databases are numbers from 0 on";
-pub(crate) const NO_PASSWORD: &str = "it has a user and no password, so all would be done as the user default: write redis://user:password@host:port \
-    (a user with nopass takes any), and redis://:password@host:port for a password alone";
 const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
@@ -112,18 +110,12 @@ fn right_of_path() -> Right {
     }
 }
 
-fn has_user_alone(info: &ConnectionInfo) -> bool {
-    let login = info.redis_settings();
-    login.username().is_some() && login.password().is_none()
-}
-
 /// The node, if its address can be one: the redis crate takes nearly anything for a host, such as `a,b`, or a part of a
 /// URL with its password. Such a host must not be shown.
 pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     match odd(info.addr()) {
         Some(reason) => Err(ConfigError::new(reason)),
         None if info.redis_settings().db() < 0 => Err(ConfigError::new(NO_DATABASE)),
-        None if has_user_alone(&info) => Err(ConfigError::new(NO_PASSWORD)),
         None => Ok(info),
     }
 }

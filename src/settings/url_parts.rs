@@ -245,25 +245,20 @@ impl<'a> UrlParts<'a> {
     /// User or password are not encoded.
     pub(crate) fn login(&self) -> Result<RedisConnectionInfo, String> {
         let (user, password) = self.login.split_once(':').unwrap_or((self.login, ""));
-        login(&decoded(user)?, &decoded(password)?)
+        Ok(login(&decoded(user)?, &decoded(password)?))
     }
 }
 
 /// The login. An empty text is not set.
-///
-/// # Errors
-///
-/// It has a user and no password.
-pub(crate) fn login(user: &str, password: &str) -> Result<RedisConnectionInfo, String> {
+pub(crate) fn login(user: &str, password: &str) -> RedisConnectionInfo {
     let info = RedisConnectionInfo::default();
     let info = match user {
         "" => info,
         user => info.set_username(user),
     };
     match password {
-        "" if user.is_empty() => Ok(info),
-        "" => Err(url::NO_PASSWORD.into()),
-        password => Ok(info.set_password(password)),
+        "" => info,
+        password => info.set_password(password),
     }
 }
 

@@ -1,7 +1,6 @@
 pub(in crate::settings) mod wrong_forms;
 
 use super::*;
-use crate::settings::into_node::IntoNode;
 
 fn text(url: &str) -> String {
     parse(url).unwrap_err().to_string()
@@ -183,22 +182,6 @@ fn a_plus_in_the_parameters_of_a_socket_is_a_plus() {
         panic!("{:?}", parsed.addr());
     };
     assert_eq!(path, std::path::Path::new("/a+b"));
-}
-
-/// The redis crate would leave the user out.
-#[test]
-fn a_user_without_a_password_is_refused_in_every_form() {
-    for url in [
-        "redis://locks@h",
-        "unix:///s?user=locks",
-        "redis+cluster://locks@h,h2",
-        "redis+sentinel://locks@h/m",
-        "redis+sentinel://h/m?sentinel_username=v",
-    ] {
-        let text = url.into_node().unwrap_err().to_string();
-        assert!(text.contains("a user and no password"), "{url}: {text}");
-        assert!(!text.contains("locks"), "{url}: {text}");
-    }
 }
 
 #[cfg(not(feature = "tls-rustls"))]

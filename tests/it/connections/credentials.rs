@@ -420,3 +420,30 @@ fn another_closure_means_new_connections() {
     take(&second, "a").release().unwrap();
     assert_eq!((one.asked(), other.asked()), (1, 1));
 }
+
+/// It would be another user's lock otherwise, with that one's rights.
+#[test]
+fn a_user_without_a_password_logs_in_all_the_same() {
+    let server = Server::plain();
+    for (user, login) in [("locks", "nopass"), ("secret", ">hunter2")] {
+        server.command(&[
+            "ACL", "SETUSER", user, login, "on", "~shop:*", "&*", "+@all",
+        ]);
+    }
+    let client = |user: &str| {
+        let url = format!("redis://{user}@127.0.0.1:{}", server.port());
+        Redlock::new(url).unwrap().with_options(options()).unwrap()
+    };
+    let locks = client("locks");
+    take(&locks, "shop:a").release().unwrap();
+    let errors = unavailable(locks.try_acquire("bank:a", TTL)).to_string();
+    assert!(errors.contains("NOPERM"), "{errors}");
+    take(&client("default"), "bank:a").release().unwrap();
+    let errors = unavailable(client("secret").try_acquire("shop:a", TTL));
+    assert!(errors.to_string().contains("WRONGPASS"), "{errors}");
+    // The user of a closure goes before that of the URL.
+    let closure =
+        options().credentials(|_| Ok::<_, String>(Credentials::new("hunter2").user("secret")));
+    let given = client("locks").with_options(closure).unwrap();
+    take(&given, "shop:a").release().unwrap();
+}
