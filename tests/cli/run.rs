@@ -2022,7 +2022,7 @@ fn as_process_1_it_waits_for_orphans_and_ends() {
         return;
     };
     // An orphan that has left the group ends, and is waited for.
-    let no_zombie = shell_waits("! grep -q '^State:.Z' /proc/[0-9]*/status");
+    let no_zombie = shell_waits("! grep -qs '^State:.Z' /proc/[0-9]*/status");
     let script =
         format!("setsid sh -c 'sleep 0.3 & exec sleep 0.1' & sleep 0.5; {no_zombie}; exit 4");
     let words = [REDLOCK, "run", "--node-timeout", "2s", "x", "sh", "-c"];
@@ -2072,7 +2072,7 @@ fn as_process_1_it_waits_for_orphans_behind_one_that_a_real_time_signal_has_ende
     let Some(mut command) = unshare(test, &fleet, &["-pf", "--mount-proc"]) else {
         return;
     };
-    let no_zombie = shell_waits("! grep -q '^State:.Z' /proc/[0-9]*/status");
+    let no_zombie = shell_waits("! grep -qs '^State:.Z' /proc/[0-9]*/status");
     let script = format!(
         "setsid sh -c 'sleep 100 & kill -s 40 $!' & sleep 0.5; \
         setsid sh -c 'sleep 0.3 & exec sleep 0.1' & sleep 0.5; {no_zombie}; exit 4"
@@ -2168,7 +2168,7 @@ fn a_left_over_process_whose_name_is_cut_within_a_character_is_ended_too() {
     let dir = TempDir::for_programs();
     let source = "#include <unistd.h>\nint main(void) { return sleep(1000); }";
     compile(dir.path(), "aaaaaaaaaaaaaa\u{e9}", source);
-    let script = "./aaaaaaaaaaaaaa\u{e9} & echo $$; exit 4";
+    let script = "./aaaaaaaaaaaaaa\u{e9} & echo $$; sleep 0.3; exit 4";
     let mut command = fleet.command(&["run", "x", "sh", "-c", script]);
     command.current_dir(dir.path());
     let mut job = Job::start(command);

@@ -114,7 +114,7 @@ fn end_here(
         asked.is_none()
     };
     let result = end_lock(kept, rest, waits, pause);
-    match asked.filter(|_| result.is_err()) {
+    match asked.filter(|_| matches!(result, Err(Error::Unavailable(_)))) {
         Some(signal) => Ended::By(signal),
         None => Ended::Lock(result),
     }

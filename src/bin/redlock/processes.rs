@@ -14,11 +14,11 @@ struct ProcessStatus {
     session: String,
 }
 
-/// `process`: a number, or `self`. `None`: there is none.
+/// `process`: a number, or `self`. `None`: there is none, or none that may be seen.
 fn look(process: &str) -> io::Result<Option<ProcessStatus>> {
     let stat = match fs::read(format!("/proc/{process}/stat")) {
         Ok(stat) => stat,
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if is_gone_or_hidden(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     // pid (name) state parent group session …, and a name may have blanks and brackets, or be cut within a character.
@@ -37,8 +37,11 @@ fn look(process: &str) -> io::Result<Option<ProcessStatus>> {
     }))
 }
 
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
+fn is_gone_or_hidden(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    ) || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 /// All processes, each with its number.
