@@ -245,7 +245,10 @@ class Lock:
         finally:  # the warning may be an error
             if this_thread() in self._called_back_in:
                 # In a function of this lock, which must not end it.
-                threading.Thread(target=self.drop, name="redlock-end", daemon=True).start()
+                try:
+                    threading.Thread(target=self.drop, name="redlock-end", daemon=True).start()
+                except RuntimeError:  # the library may still call its functions
+                    _not_ended.append(self)
             else:
                 self.drop()
 
@@ -258,6 +261,10 @@ class Lock:
 
 # Those with functions that the library may call, which it must not do when the interpreter is gone.
 _called_back: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+# Those that were thrown away in a function of their own, and that no thread could end.
+_not_ended: list[Lock] = []
 
 
 def _stop_all() -> None:

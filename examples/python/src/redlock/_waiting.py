@@ -117,7 +117,7 @@ def _acquire(library: Any, function: Callable[..., None], arguments: tuple[Any, 
         lock.drop()
         raised, wait.raised = wait.raised, None
         try:
-            raise raised from None
+            raise raised
         finally:
             del raised  # it would be in a cycle with its traceback
     return lock
