@@ -266,8 +266,8 @@ impl NodeErrors {
         }
     }
 
-    #[cfg(feature = "capi")]
     /// The nodes' own errors, to be put together.
+    #[cfg(feature = "capi")]
     pub(crate) fn into_each(self) -> impl Iterator<Item = NodeError> {
         self.nodes.into_iter()
     }

@@ -244,8 +244,8 @@ struct Inspected {
 }
 
 impl Inspection {
-    #[cfg(feature = "capi")]
     /// Why nodes could not be asked.
+    #[cfg(feature = "capi")]
     pub(crate) fn errors(&self) -> NodeErrors {
         let failed = self.nodes.iter().filter_map(|node| match &node.state {
             NodeState::Failed(errors) => Some(errors.clone().into_each()),

@@ -205,8 +205,11 @@ mod tests {
         let (sender, receiver) = channel();
         let (kept, inner) = (renewal(), schedule.clone());
         let work = move |due: DueRenewals| {
-            sender.send(()).unwrap();
             let mut next = Vec::new();
+            // With nothing to come back the thread ends.
+            if sender.send(()).is_err() {
+                return next;
+            }
             for (_, renewal) in due {
                 inner.insert_for_tests(clock::instant(), renewal.clone());
                 next.push((clock::instant() + 3600 * S, renewal));
@@ -220,7 +223,6 @@ mod tests {
                 .recv_timeout(60 * S)
                 .expect("it is looked at again");
         }
-        schedule.remove(kept.id);
     }
 
     impl RenewalSchedule {

@@ -91,7 +91,10 @@ impl Unobserved {
     /// Adds events. An observer that does not return must not fill the memory: events that others of the same node follow
     /// are dropped, the oldest first.
     pub(crate) fn add(&mut self, events: Vec<Event>) {
-        for event in events {
+        // The others are only logged.
+        let concerns_votes =
+            |event: &NodeEvent| !matches!(event, NodeEvent::Notice(..) | NodeEvent::Lacks(_));
+        for event in events.into_iter().filter(|one| concerns_votes(&one.1)) {
             if self.0.len() >= MAX_EVENTS {
                 self.drop_oldest(event.0);
             }
@@ -111,7 +114,9 @@ impl Unobserved {
             followed.add(*node);
         }
         // There are more events than nodes, so there is one.
-        oldest.map(|at| self.0.remove(at));
+        if let Some(at) = oldest {
+            self.0.remove(at);
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
