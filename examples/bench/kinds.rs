@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redlock_sync::{Lockable, Redlock};
 
 use super::contended::{begin, children, reads};
-use super::support::{Random, Server, TTL, eventually, ms, urls};
+use super::support::{Random, Server, TTL, in_queue, ms, urls};
 use super::{Bench, micros, patient, patient_options, quantile};
 
 /// Set in a process that contends: for how long, its seed, what it wants, how long it holds that and pauses, in
@@ -197,9 +197,7 @@ fn readers_behind_a_writer(bench: &mut Bench) {
                     .iter()
                     .map(|one| scope.spawn(move || read(one)))
                     .collect();
-                eventually("they wait", || {
-                    servers.iter().all(|server| server.queued("rw") == 8)
-                });
+                in_queue(&servers, "rw", 8);
                 let released = Instant::now();
                 lock.release().unwrap();
                 let waits = waits.into_iter().map(|one| one.join().unwrap());
