@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::errors::lock_error::{
     Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, done_suffix,
 };
-use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
+use crate::values::arithmetic::{Ballot, Tally};
 use crate::values::clock;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
@@ -247,22 +247,6 @@ impl NodeErrors {
             permanent: false,
             after_work: false,
             votes: None,
-        }
-    }
-
-    /// The errors of nodes that were looked at, of so many `nodes`.
-    pub(crate) fn of_look(errors: Vec<NodeError>, nodes: usize) -> NodeErrors {
-        let failed: NodeSet = errors.iter().map(|error| error.node).collect();
-        let tally = Tally {
-            granted: NodeSet::first(nodes).without(failed),
-            failed,
-            ..Tally::default()
-        };
-        let for_good = errors.iter().filter(|error| error.cause.is_final()).count() > spare(nodes);
-        let errors = NodeErrors::new(errors, None).with_votes(Ballot::Answer, tally, nodes);
-        match for_good {
-            true => errors.for_good(),
-            false => errors,
         }
     }
 

@@ -251,7 +251,7 @@ impl Inspection {
             NodeState::Failed(errors) => Some(errors.clone().into_each()),
             _ => None,
         });
-        NodeErrors::of_look(failed.flatten().collect(), self.nodes.len())
+        crate::ops::query::look_errors(failed.flatten().collect(), self.nodes.len())
     }
 
     /// The state of the lock, by the answers of all nodes together.

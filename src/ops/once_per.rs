@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{Error, NodeError, NodeErrors};
+use crate::errors::error::{Error, NodeError};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::mark_done::check_mark;
 use crate::lock::redlock::{Redlock, checked};
-use crate::ops::query::Query;
+use crate::ops::query::{Query, look_errors};
 use crate::protocol::calls::once_mark;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::resp::Reply;
@@ -113,7 +113,7 @@ impl Redlock {
                 cause: Arc::new(cause),
             }));
         }
-        once_mark::last(found).map_err(|()| Error::Unavailable(NodeErrors::of_look(errors, nodes)))
+        once_mark::last(found).map_err(|()| Error::Unavailable(look_errors(errors, nodes)))
     }
 }
 

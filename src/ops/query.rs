@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::{Elsewhere, Hint};
+use crate::errors::error::{NodeError, NodeErrors};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
@@ -20,6 +21,7 @@ use crate::protocol::calls::redirect::Hops;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
+use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
 use crate::values::clock::{self, Point};
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
@@ -254,5 +256,18 @@ impl Redlock {
             (node, ask_masters)
         });
         ask_each(asks, terms, part)
+    }
+}
+/// The errors of a look at so many nodes, of which the others have answered.
+pub(crate) fn look_errors(errors: Vec<NodeError>, nodes: usize) -> NodeErrors {
+    let tally = Tally {
+        granted: NodeSet::first(nodes.saturating_sub(errors.len())),
+        ..Tally::default()
+    };
+    let for_good = errors.iter().filter(|error| error.cause.is_final()).count() > spare(nodes);
+    let errors = NodeErrors::new(errors, None).with_votes(Ballot::Answer, tally, nodes);
+    match for_good {
+        true => errors.for_good(),
+        false => errors,
     }
 }
