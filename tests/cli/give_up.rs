@@ -27,9 +27,10 @@ fn run_until(fleet: &Fleet, options: &[&str], ends: &Path) -> Program {
 }
 
 fn set_replicas(fleet: &Fleet, count: &str) {
-    for server in &fleet.servers {
-        server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
-    }
+    on_all(
+        &fleet.servers,
+        &["CONFIG", "SET", "min-replicas-to-write", count],
+    );
 }
 
 fn set_rights(fleet: &Fleet, rights: &[&str]) {

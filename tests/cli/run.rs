@@ -2168,8 +2168,9 @@ fn a_left_over_process_whose_name_is_cut_within_a_character_is_ended_too() {
     let dir = TempDir::for_programs();
     let source = "#include <unistd.h>\nint main(void) { return sleep(1000); }";
     compile(dir.path(), "aaaaaaaaaaaaaa\u{e9}", source);
-    let script = "./aaaaaaaaaaaaaa\u{e9} & echo $$; sleep 0.3; exit 4";
-    let mut command = fleet.command(&["run", "x", "sh", "-c", script]);
+    let has_its_name = shell_waits("grep -q aaaa /proc/$!/comm");
+    let script = format!("./aaaaaaaaaaaaaa\u{e9} & {has_its_name}; echo $$; exit 4");
+    let mut command = fleet.command(&["run", "x", "sh", "-c", &script]);
     command.current_dir(dir.path());
     let mut job = Job::start(command);
     assert_eq!(job.wait().code(), Some(4));

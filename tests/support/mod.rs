@@ -583,6 +583,10 @@ pub fn all_vote(redlock: &Redlock, servers: &[Server]) {
     });
 }
 
+pub fn on_all(servers: &[Server], command: &[&str]) -> Vec<redis::Value> {
+    servers.iter().map(|one| one.command(command)).collect()
+}
+
 /// Waits until this many are in the queue for a resource, on a majority of the nodes: one that grants what most deny, since
 /// the lock reaches it later than the waiter does, puts no waiter into its queue.
 pub fn in_queue(servers: &[Server], resource: &str, count: u64) {

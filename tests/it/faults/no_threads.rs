@@ -191,9 +191,7 @@ fn a_release_that_is_refused_returns_though_no_thread_can_confirm_it() {
     with_large_stacks(name, || {
         let servers = Server::several(3);
         let refuse = |count: &str| {
-            for server in &servers {
-                server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
-            }
+            on_all(&servers, &["CONFIG", "SET", "min-replicas-to-write", count]);
         };
         let redlock = connected(&servers);
         let lock = redlock.acquire("a", HOUR).unwrap();

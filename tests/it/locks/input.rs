@@ -241,10 +241,6 @@ fn nothing_connects_before_the_first_operation() {
     drop(redlock);
 }
 
-fn on_all(servers: &[Server], command: &[&str]) -> Vec<redis::Value> {
-    servers.iter().map(|one| one.command(command)).collect()
-}
-
 /// One of each kind. `b` of several names is second.
 fn kinds(redlock: &Redlock) -> [Lockable; 4] {
     [

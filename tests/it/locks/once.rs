@@ -154,9 +154,7 @@ fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let refuse = |count: &str| {
-        for server in &servers {
-            server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
-        }
+        on_all(&servers, &["CONFIG", "SET", "min-replicas-to-write", count]);
     };
     let ends = thread::scope(|scope| {
         let work = |_: &KeptLock| {
