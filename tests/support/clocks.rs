@@ -15,6 +15,7 @@ pub struct Clocks {
 }
 
 /// The wall clock of a server.
+#[derive(Clone)]
 pub struct Clock {
     /// The numbers that `clock.c` reads.
     numbers: PathBuf,
@@ -44,10 +45,22 @@ impl Clocks {
 
     /// `name`: of the server's file, which no other server has.
     pub fn server(&self, name: &str) -> (Server, Clock) {
+        let clock = self.clock(name);
+        let server = Server::with_variables(&self.variables(&clock));
+        (server, clock)
+    }
+
+    /// A clock for a server that is not started yet.
+    pub fn clock(&self, name: &str) -> Clock {
         let numbers = self.dir.path().join(name);
         std::fs::write(&numbers, [0; 32]).unwrap();
-        let variables = [("LD_PRELOAD", &*self.library), ("CLOCK_OFFSET", &*numbers)];
-        (Server::with_variables(&variables), Clock { numbers })
+        Clock { numbers }
+    }
+
+    /// The variables of a server that has this clock.
+    pub fn variables<'a>(&'a self, clock: &'a Clock) -> [(&'static str, &'a Path); 2] {
+        let numbers: &Path = &clock.numbers;
+        [("LD_PRELOAD", &self.library), ("CLOCK_OFFSET", numbers)]
     }
 }
 

@@ -3,6 +3,7 @@
 use redlock_sync::{Options, Redlock};
 
 use super::certificates::Certificate;
+use super::clocks::{Clock, Clocks};
 use super::*;
 
 pub const SLOTS: u16 = 16384;
@@ -35,6 +36,8 @@ pub struct Plan {
     pub over_tls: bool,
     /// More arguments for each node.
     pub args: &'static [&'static str],
+    /// Of the first nodes.
+    pub clocks: Option<(Arc<Clocks>, Vec<Clock>)>,
 }
 
 /// A node, as another one sees it.
@@ -134,7 +137,7 @@ impl Cluster {
 
     pub fn with(plan: Plan) -> Cluster {
         let count = plan.masters * if plan.replicas { 2 } else { 1 } + plan.empty;
-        let nodes: Vec<Server> = (0..count).map(|_| started(&plan)).collect();
+        let nodes: Vec<Server> = (0..count).map(|at| started(&plan, at)).collect();
         let text = |value| redis::from_redis_value::<String>(value).unwrap();
         let id = |node: &Server| text(node.command(&["CLUSTER", "MYID"]));
         let cluster = Cluster {
@@ -610,7 +613,7 @@ impl Move<'_> {
     }
 }
 
-fn started(plan: &Plan) -> Server {
+fn started(plan: &Plan, at: usize) -> Server {
     let limit = match plan.replicas {
         true => FAILED_AFTER,
         false => NEVER,
@@ -632,7 +635,13 @@ fn started(plan: &Plan) -> Server {
     }
     args.extend(plan.args.iter().map(|arg| (*arg).to_owned()));
     let certificate = plan.over_tls.then(|| Certificate::any().clone());
-    Server::started(certificate, args, None)
+    let clocks = plan.clocks.as_ref();
+    match clocks.and_then(|(all, each)| Some((all, each.get(at)?))) {
+        Some((all, clock)) => {
+            Server::with_args_and_variables(certificate, args, &all.variables(clock))
+        }
+        None => Server::started(certificate, args, None),
+    }
 }
 
 fn is_frozen(process: i32) -> bool {

@@ -40,8 +40,8 @@ pub use watchdog::{TempDir, watched};
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use certificates::Certificate;
@@ -147,7 +147,15 @@ impl Server {
     /// linked into the directory where the server runs.
     pub fn with_variables(variables: &[(&str, &Path)]) -> Server {
         let certificate = over_tls().then(|| Certificate::any().clone());
-        let mut server = Server::new(certificate, Vec::new(), None);
+        Server::with_args_and_variables(certificate, Vec::new(), variables)
+    }
+
+    fn with_args_and_variables(
+        certificate: Option<Certificate>,
+        args: Vec<String>,
+        variables: &[(&str, &Path)],
+    ) -> Server {
+        let mut server = Server::new(certificate, args, None);
         let value = |name: &str, value: &Path| match name {
             "LD_PRELOAD" => server.linked(value),
             _ => value.to_path_buf(),

@@ -80,7 +80,8 @@ const ELSEWHERE: [Mutant; 33] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 11] = [
+const SHARDS: [Mutant; 12] = [
+    Mutant::MembersKeepTheirTimes,
     Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,

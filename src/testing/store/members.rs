@@ -42,6 +42,12 @@ pub(super) fn beginning(member: &[u8]) -> Option<&[u8]> {
     is_one.then_some(head)
 }
 
+/// The score of the last holder.
+fn last(members: &[(i64, Vec<u8>)]) -> Option<i64> {
+    let last = members.iter().rfind(|member| head(&member.1).is_some());
+    last.map(|last| last.0)
+}
+
 fn slot(member: &[u8]) -> Option<u64> {
     let digits = head(member)?.strip_prefix(b"s")?;
     str::from_utf8(digits).ok()?.parse().ok()
@@ -91,10 +97,29 @@ impl CommandRun<'_> {
         };
         if let Found::Members(_) = found {
             self.may_write(false)?;
-            let now = self.now();
-            self.zset(lock, |members| members.retain(|member| member.0 >= now))?;
+            let (now, ahead) = (self.now(), self.is_ahead(lock));
+            self.zset(lock, |members| {
+                if ahead.abs() > 1 && !mutant(Mutant::MembersKeepTheirTimes) {
+                    for member in members.iter_mut() {
+                        member.0 = member.0.saturating_add(ahead);
+                    }
+                }
+                members.retain(|member| member.0 >= now);
+            })?;
         }
         Ok(found)
+    }
+
+    /// By how many ms this server's clock is ahead of that of the server which set the members (rule R49a).
+    fn is_ahead(&self, lock: &[u8]) -> i64 {
+        let entry = self.store.entries.iter().find(|entry| entry.name == lock);
+        match entry.map(|entry| (entry.last, &entry.value)) {
+            Some((Some(end), Value::Queue(members))) => {
+                let end = i64::try_from(end).unwrap_or(i64::MAX);
+                last(members).map_or(0, |last| end.saturating_sub(last))
+            }
+            _ => 0,
+        }
     }
 
     /// The permits and readers, as they are shown.
@@ -103,10 +128,11 @@ impl CommandRun<'_> {
             return None;
         };
         head(&members.first()?.1)?;
+        let now = self.now().saturating_sub(self.is_ahead(lock));
         let mut size = 0;
         let mut holders = Vec::new();
         for (score, member) in members.iter().rev().take(1000) {
-            let left = score.saturating_sub(self.now());
+            let left = score.saturating_sub(now);
             if left >= 0 && size < 60_000 {
                 let start = member.get(..=lock_value::LONGEST_MEMBER).unwrap_or(member);
                 let one = [format!("{left} ").as_bytes(), start].concat();
@@ -156,7 +182,7 @@ impl CommandRun<'_> {
 
     fn set_end(&mut self, lock: &[u8]) -> Result<()> {
         let last = match self.value(lock) {
-            Some(Value::Queue(members)) => members.last().map(|last| last.0),
+            Some(Value::Queue(members)) => last(members),
             _ => None,
         };
         if let Some(last) = last {

@@ -1,13 +1,14 @@
 //! Nodes whose clocks are set while locks are held. Real servers, with a preload that shifts their wall clocks.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::support;
 
-use redlock_sync::{Event, Options, Redlock};
+use redlock_sync::{Event, LockState, Options, Redlock};
 use support::clocks::{Clock, Clocks};
-use support::clusters::Cluster;
+use support::clusters::{Cluster, Plan};
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -288,4 +289,51 @@ fn a_server_that_is_stopped_for_seconds_is_taken_for_no_step() {
             matches!(result, Ok(Some(_)))
         });
     }
+}
+
+/// Both kinds have the end of each holder as a time of day, and a move takes that along as it is.
+#[test]
+fn permits_and_readers_outlast_a_move_to_a_server_whose_clock_is_ahead() {
+    let Some(clocks) = Clocks::build("a clock of a Cluster's server") else {
+        return;
+    };
+    let clock = clocks.clock("0");
+    let ahead = clock.clone();
+    let cluster = Cluster::with(Plan {
+        masters: 2,
+        over_tls: over_tls(),
+        clocks: Some((Arc::new(clocks), vec![clock])),
+        ..Plan::default()
+    });
+    ahead.set(3600 * 1_000_000_000);
+    let [ann, bob] = [0, 1].map(|_| cluster.client());
+    let ttl = 60 * S;
+    for (at, name) in [cluster.name(0), cluster.name(1)].iter().enumerate() {
+        let permit = |redlock: &Redlock| redlock.semaphore(name, 1).unwrap();
+        let read = ann.read_lock(name).unwrap();
+        let write = bob.write_lock(name).unwrap();
+        for (one, other) in [(permit(&ann), permit(&bob)), (read, write)] {
+            let mut held = one.try_acquire(ttl).unwrap().unwrap();
+            for to in [1 - at, at, 1 - at, at] {
+                cluster.move_slot(name, to);
+                let denied = other.try_acquire(ttl).unwrap();
+                assert!(held.is_valid() && denied.is_none(), "{name} at {to}");
+                let state = bob.inspect(name).unwrap().state();
+                let (LockState::Permits { holders, .. } | LockState::Readers { holders, .. }) =
+                    &state
+                else {
+                    panic!("{name} at {to}: {state:?}");
+                };
+                assert!(holders[0].1 <= ttl, "{state:?}");
+                held.extend(ttl).unwrap();
+            }
+            // The end that the key has is that of its last holder still.
+            cluster.move_slot(name, 1 - at);
+            held.release().unwrap();
+            let second = other.try_acquire(ttl).unwrap();
+            second.expect("it is free").release().unwrap();
+            cluster.move_slot(name, at);
+        }
+    }
+    cluster.nothing_is_left();
 }

@@ -287,6 +287,7 @@ fn each_kind_loads_its_scripts_when_it_is_first_used() {
 fn a_command_that_is_not_permitted_ends_the_wait_at_once() {
     let server = Server::start();
     for command in [
+        "pttl",
         "time",
         "type",
         "zrange",

@@ -36,7 +36,15 @@ impl ShardWorld {
             .failed_over
             .is_some_and(|at| self.t < at + UNMOVED);
         let here = &mut self.clusters[cluster];
-        if here.moving.is_some() || lately || here.owner(name).is_none() {
+        let Some(owner) = here
+            .owner(name)
+            .filter(|_| here.moving.is_none() && !lately)
+        else {
+            return false;
+        };
+        // Where the other master was removed, there is none to move to.
+        let masters = here.servers[owner].masters;
+        if masters[0] == masters[1] {
             return false;
         }
         here.moving = Some(name);

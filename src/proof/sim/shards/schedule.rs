@@ -5,17 +5,24 @@ use super::super::basics::{MS, Random};
 use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
 use super::servers::{Cluster, NAMES, SERVERS};
-use super::world::{Checks, Conditions, Count, Event, ShardWorld};
+use super::world::{Checks, Conditions, Count, Event, Locks, ShardWorld};
 use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::node::cluster_map::ClusterMap;
-use crate::testing::store::Value;
+use crate::testing::store::{Value, members};
 use crate::values::clock;
 
 impl Conditions {
     fn draw(seed: u64, random: &mut Random) -> Conditions {
         let nodes = if random.chance(25) { 3 } else { 1 };
+        // A permit of one of several Clusters may be in another slot, which is released in between.
+        let locks = match seed / 5 % 8 {
+            3 if nodes == 1 => Locks::Permits,
+            3 | 7 => Locks::ReadWrite,
+            _ => Locks::Plain,
+        };
         let plain = Conditions {
             nodes,
+            locks,
             ..Conditions::default()
         };
         match seed % 5 {
@@ -226,12 +233,17 @@ impl ShardWorld {
             return Vec::new();
         }
         let keys = server.here.store.keys(server.here.time(self.t));
-        let locks = keys.filter_map(|(key, value, _)| match value {
-            Value::Text(text) if key.len() == 1 => Some((key, token(text))),
-            _ => None,
+        let locks =
+            keys.filter(|(key, ..)| key.len() == 1 && self.is_owned(cluster, at, key) == owned);
+        let tokens = locks.flat_map(|(_, value, _)| match value {
+            Value::Text(text) => vec![token(text)],
+            Value::Queue(all) => {
+                let tokens = all.iter().filter_map(|member| members::token(&member.1));
+                tokens.map(token).collect()
+            }
+            _ => Vec::new(),
         });
-        let of_these = locks.filter(|(key, _)| self.is_owned(cluster, at, key) == owned);
-        of_these.map(|(_, token)| token).collect()
+        tokens.collect()
     }
 
     fn processes_left(&self) -> Option<String> {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::basics::Random;
+use super::super::basics::{MS, Random};
 use super::super::instance::Instance;
 use crate::protocol::commands::slots::{SLOTS, SlotMap, slot};
 
@@ -14,6 +14,8 @@ pub(super) const NAMES: [u8; 3] = [0, 1, 9];
 /// The servers of a Cluster: two masters, and a replica of the first one.
 pub(super) const SERVERS: usize = 3;
 pub(super) const REPLICA: usize = 2;
+/// By how much the clock of one master may be ahead of the other's: longer than most ttls.
+const SKEW: u64 = 4_000 * MS;
 
 /// The place of the name among [`NAMES`] whose slot this is.
 pub(super) fn name_of(of: u16) -> Option<usize> {
@@ -70,7 +72,8 @@ impl Cluster {
         let view = NAMES.map(|_| random.pick(2));
         let old = random.chance(30);
         let server = |at| Server {
-            here: Instance::new(1, at == REPLICA, random),
+            // A replica has the clock of its master; the other master's is ahead.
+            here: Instance::new(if at == 1 { SKEW } else { 1 }, at == REPLICA, random),
             alive: true,
             view,
             masters: [0, 1],

@@ -9,13 +9,13 @@ use super::super::counts::trace;
 use super::lanes::LONGEST;
 use super::process::{Call, Doing, Flight, HANDED_OFF, Held, NO_THREAD};
 use super::servers::NAMES;
-use super::world::{Count, ShardWorld, TokenHistory};
+use super::world::{Count, Locks, ShardWorld, TokenHistory};
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
 use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
-use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::slots::slot;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
@@ -151,6 +151,22 @@ impl ShardWorld {
         Ttl::new(Duration::from_millis(ms).min(LONGEST * 60)).unwrap()
     }
 
+    fn kind(&mut self) -> Kind {
+        match self.conditions.locks {
+            Locks::Plain => Kind::Plain,
+            Locks::Permits => Kind::Permit {
+                permits: 2,
+                slot: None,
+            },
+            Locks::ReadWrite if self.random.chance(60) => Kind::Read { waited: 0 },
+            Locks::ReadWrite => Kind::Write(Mark {
+                writer: self.agenda.order,
+                life: 30,
+                waited: 0,
+            }),
+        }
+    }
+
     /// A call that acquires a lock, at once or for a time.
     pub(super) fn acquire(&mut self, p: usize, thread: usize, name: usize) {
         let (now, resource) = (self.point(), Arc::from(&[NAMES[name]][..]));
@@ -160,7 +176,7 @@ impl ShardWorld {
             false => 0,
         };
         let request = AcquireRequest {
-            kind: Kind::Plain,
+            kind: self.kind(),
             ttl: self.ttl(),
             label: None,
             end: Some(now.mono + Duration::from_micros(wait)),
@@ -332,6 +348,13 @@ impl ShardWorld {
         trace!(self, "process {p}: {thread} holds {token}");
         let is_yet = !lease.left(self.point()).is_zero();
         self.check(is_yet, || format!("{token} is granted after its deadline"));
+        self.checks.tokens[token].kind = Some(lease.key.kind.clone());
+        match lease.key.kind {
+            Kind::Permit { .. } => self.checks.counts[Count::Permits] += 1,
+            Kind::Read { .. } => self.checks.counts[Count::Reads] += 1,
+            Kind::Write(_) => self.checks.counts[Count::Writes] += 1,
+            _ => {}
+        }
         self.alone(token);
         self.checks.tokens[token].belief = Some(lease.deadline);
         let until = self.t + self.random.below(120 * MS);
@@ -346,7 +369,8 @@ impl ShardWorld {
         let is_live = |at: &usize| {
             let other = &tokens[*at];
             let left = other.belief.map(|deadline| deadline.remaining(now));
-            *at != token && other.name == name && left.is_some_and(|left| !left.is_zero())
+            let is_live = left.is_some_and(|left| !left.is_zero());
+            *at != token && is_live && other.excludes(&tokens[token])
         };
         let other = (0..tokens.len()).find(is_live);
         // Without the guard a replica that lags makes two holders.
@@ -372,7 +396,9 @@ impl ShardWorld {
             Ended::Failed(WaitFailure::Unavailable(errors)) => errors.to_string(),
             _ => String::new(),
         };
-        self.check(!calm || !unserved, || {
+        // Readers and writers need the mark beside the lock.
+        let is_torn = self.conditions.locks == Locks::ReadWrite && why.contains("TRYAGAIN");
+        self.check(!calm || !unserved || is_torn, || {
             format!(
                 "process {p}: {} is unavailable, and nothing is wrong: {why}",
                 call.name

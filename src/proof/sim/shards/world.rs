@@ -8,6 +8,7 @@ use super::super::basics::{Random, TODAY};
 use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
+use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::SlotMap;
 use crate::values::arithmetic::{Deadline, NodeSet};
 use crate::values::clock::Point;
@@ -73,6 +74,17 @@ pub(super) struct Conditions {
     /// The second master gives its slots away, and is removed.
     pub(super) shrinks: bool,
     pub(super) guarded: bool,
+    pub(super) locks: Locks,
+}
+
+/// The kind of locks that are taken. (All names have one kind.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Locks {
+    #[default]
+    Plain,
+    /// Two of each.
+    Permits,
+    ReadWrite,
 }
 
 impl Conditions {
@@ -107,6 +119,9 @@ counts! {
     Closed,
     Removed,
     Overtaken,
+    Permits,
+    Reads,
+    Writes,
 }
 
 /// The history of a token.
@@ -127,7 +142,23 @@ pub(super) struct TokenHistory {
     pub(super) overtaken: bool,
     /// Its key was left behind by a move that a failover ended.
     pub(super) stranded: bool,
+    /// Its lock, with the slot of a permit, once it is granted.
+    pub(super) kind: Option<Kind>,
     pub(super) belief: Option<Deadline>,
+}
+
+impl TokenHistory {
+    /// Whether two granted locks exclude each other.
+    pub(super) fn excludes(&self, other: &TokenHistory) -> bool {
+        self.name == other.name
+            && match (&self.kind, &other.kind) {
+                (Some(Kind::Read { .. }), Some(Kind::Read { .. })) => false,
+                (Some(Kind::Permit { slot, .. }), Some(Kind::Permit { slot: other, .. })) => {
+                    slot == other
+                }
+                _ => true,
+            }
+    }
 }
 
 impl ShardWorld {

@@ -15,8 +15,15 @@ local length = redis.pcall('STRLEN', KEYS[1])
 local first = type(length) ~= 'number' and redis.pcall('ZRANGE', KEYS[1], 0, 0)[1]
 if first and string.match(first, '^redlock:[rs]%d%d%d') then
   local time, holders, size = redis.call('TIME'), {}, 0
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local last = redis.call('ZRANGE', KEYS[1], -1000, -1, 'WITHSCORES')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  -- The key ends with the last holder (rule R49a).
+  for i = #last, left < 0 and #last + 1 or 2, -2 do
+    if #last[i - 1] >= 32 and string.match(last[i - 1], '^redlock:[rs]%d%d%d') then
+      now = last[i] - left
+      break
+    end
+  end
   for i = #last, 2, -2 do
     if last[i] - now >= 0 and size < 60000 then
       holders[#holders + 1] = string.format('%.0f ', last[i] - now) .. string.sub(last[i - 1], 1, 111)

@@ -2,24 +2,54 @@
 --
 -- KEYS[1]  the lock: a sorted set with a member for each holder: "redlock:", then "s" and the three digits of a permit's
 --          slot, or "r000" for a reader; then the token (20 bytes), and what is behind it. The score is the last millisecond
---          in which the holder has it, by this server's clock. The key ends with the largest score, so a set without a
---          living member is gone by itself.
+--          in which the holder has it, by this server's clock. The key ends with the last holder, so a set without a
+--          living one is gone by itself.
 --
 -- Other data under this name is never touched.
 
-local name, time = KEYS[1], redis.call('TIME')
+local name = KEYS[1]
+-- The key's time is read before the clock: if this script is held up in between, members last longer, not shorter.
+local left = redis.call('PTTL', name)
+local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- What is under the name: "none", "s", "r", or another type.
 local found = redis.call('TYPE', name).ok
 if found == 'zset' then
   found = string.match(redis.call('ZRANGE', name, 0, 0)[1], '^redlock:([rs])%d%d%d') or found
 end
-if found == 's' or found == 'r' then
-  redis.call('ZREMRANGEBYSCORE', name, '-inf', '(' .. string.format('%.0f', now))
-end
 -- A member without a whole token was damaged by hand, and holds nothing.
 local function head(member)
   return #member >= 32 and string.match(member, '^redlock:([rs]%d%d%d)')
+end
+-- The score of the last holder.
+local function last()
+  local at, one = 0, nil
+  repeat
+    at = at - 1
+    one = redis.call('ZRANGE', name, at, at, 'WITHSCORES')
+  until not one[1] or head(one[1])
+  return one[2]
+end
+-- Returns an error, if there is one.
+local function set_end()
+  local score = last()
+  local set = score and redis.pcall('PEXPIREAT', name, score)
+  return type(set) == 'table' and set or nil
+end
+if found == 's' or found == 'r' then
+  -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the key shows by how
+  -- much this server's clock is ahead of that of the server which set the scores; they follow (rule R49a).
+  local ahead = now + left - (last() or now + left)
+  if left >= 0 and math.abs(ahead) > 1 then
+    -- This write comes first, as a server without memory refuses ZADD only if no write came before it.
+    redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
+    local all = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      redis.call('ZADD', name, string.format('%.0f', all[i + 1] + ahead), all[i])
+    end
+    set_end()
+  end
+  redis.call('ZREMRANGEBYSCORE', name, '-inf', '(' .. string.format('%.0f', now))
 end
 -- All members, in any order.
 local function members()
@@ -58,19 +88,18 @@ local function try_release()
   redis.call('ZADD', name, 'XX', 0, 'redlock:')
   redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
   redis.call('ZSCORE', name, 'redlock:')
+  redis.call('ZRANGE', name, 0, 0)
   redis.call('ZREM', name, 'redlock:')
 end
--- Returns an error, if there is one.
-local function set_end()
-  local last = redis.pcall('ZRANGE', name, -1, -1, 'WITHSCORES')
-  local set = last[2] and redis.pcall('PEXPIREAT', name, last[2]) or last
-  return type(set) == 'table' and set.err and set or nil
-end
--- A member exists for this number of ms from now on. Returns an error, if there is one: then nothing stays for ever.
+-- A member exists for this number of ms from now on. Returns an error, if there is one: then all is as it was, and nothing
+-- stays for ever.
 local function put(member, ttl)
-  local added = redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
+  local last = redis.call('ZSCORE', name, member)
+  redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
   local failed = set_end()
-  if failed and added == 1 then
+  if failed and last then
+    redis.pcall('ZADD', name, last, member)
+  elseif failed then
     redis.pcall('ZREM', name, member)
     if redis.call('PTTL', name) == -1 then
       redis.call('DEL', name)
