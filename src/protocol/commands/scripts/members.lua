@@ -21,12 +21,12 @@ end
 local function head(member)
   return #member >= 32 and string.match(member, '^redlock:([rs]%d%d%d)')
 end
--- The score of the last holder.
+-- The score of the last holder. (A server whose slot is on its way refuses to look at a key whose last member was removed.)
 local function last()
   local at, one = 0, nil
   repeat
     at = at - 1
-    one = redis.call('ZRANGE', name, at, at, 'WITHSCORES')
+    one = redis.pcall('ZRANGE', name, at, at, 'WITHSCORES')
   until not one[1] or head(one[1])
   return one[2]
 end
