@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::ms;
 
 /// For each processor, where nothing else keeps it busy.
-const AT_MOST: usize = 10;
+const AT_MOST: usize = 12;
 /// For each processor, however busy it is.
 const AT_LEAST: usize = 3;
 /// Threads and processes for each processor that want to run: each that comes next has to wait for them.
