@@ -11,7 +11,7 @@ use crate::protocol::calls::lease::{Lease, Loss};
 use crate::values::clock::Point;
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
     guarded, lock, start_thread, wait_for,
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Renewal {
     callbacks: Mutex<Vec<Callback>>,
     /// The callbacks before that. (As with `callbacks`.)
     warnings: Mutex<Vec<Warning>>,
+    /// Whether the thread that calls these in time could not be started.
+    pub(super) is_unwatched: AtomicBool,
     pub(super) observer: Observer,
     /// The result that the observer has not been notified of.
     pub(super) result: Mutex<Option<Report>>,
@@ -54,6 +56,7 @@ impl Renewal {
             changed: Condvar::new(),
             callbacks: Mutex::default(),
             warnings: Mutex::default(),
+            is_unwatched: AtomicBool::new(false),
             observer,
             result: Mutex::default(),
         }

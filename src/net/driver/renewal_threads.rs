@@ -4,7 +4,7 @@
 //! threads only make sure that one looks in time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
@@ -16,11 +16,14 @@ use crate::protocol::calls::lease::renewals::Renewed;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
-use crate::values::sync::lock;
+use crate::values::sync::{atomic::Ordering::Relaxed, lock};
 use crate::values::token::jitter;
 
+/// How soon the expiry watch of a lock is started again, where no renewal is due before.
+const WATCH_AGAIN: Duration = Duration::from_millis(500);
+
 /// The kept locks of one process and its connections.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Renewals {
     renewals: Arc<RenewalSchedule>,
     /// Results of renewals, for the observer.
@@ -39,10 +42,10 @@ impl Renewals {
     ) -> std::io::Result<()> {
         let due = lock(&renewal.lease).keep(max_hold, jitter, Point::now());
         // The connections close with the last lock, whether this thread runs or not.
-        let (driver, events) = (Arc::downgrade(driver), self.events.clone());
+        let (driver, schedules) = (Arc::downgrade(driver), self.clone());
         let work = move |due: DueRenewals| {
-            let events = events.clone();
-            let round = Round { due, events };
+            let schedules = schedules.clone();
+            let round = Round { due, schedules };
             driver
                 .upgrade()
                 .map_or_else(DueRenewals::new, |driver| send(&driver, round))
@@ -51,13 +54,10 @@ impl Renewals {
             .add(due, renewal.clone(), "redlock-renewal", work)
     }
 
-    /// Starts the expiry watch: the loss is detected in time even if the holder does not look.
+    /// Starts the expiry watch: the loss is detected in time even if the holder does not look. Where no thread can be
+    /// started, the thread that renews the lock tries again.
     pub(crate) fn watch(&self, renewal: &Arc<Renewal>) {
-        let now = clock::instant();
-        let added = self
-            .expiries
-            .add(now, renewal.clone(), "redlock-watch", watch);
-        if let Err(error) = added {
+        if let Err(error) = self.start_watch(renewal) {
             say!(
                 warn,
                 lock:% = Unquoted(&renewal.resource());
@@ -65,6 +65,26 @@ impl Renewals {
                 Shown(&renewal.resource())
             );
         }
+    }
+
+    fn start_watch(&self, renewal: &Arc<Renewal>) -> std::io::Result<()> {
+        let now = clock::instant();
+        let added = self
+            .expiries
+            .add(now, renewal.clone(), "redlock-watch", watch);
+        renewal.is_unwatched.store(added.is_err(), Relaxed);
+        added
+    }
+
+    /// Starts the expiry watch of a lock for which that has failed. If it fails again, the caller is the watch for this
+    /// moment: returns when to look again.
+    fn watch_again(&self, renewal: &Arc<Renewal>) -> Option<Instant> {
+        if !renewal.is_unwatched.load(Relaxed) || self.start_watch(renewal).is_ok() {
+            return None;
+        }
+        let now = Point::now();
+        drop(renewal.valid_lease(now)?);
+        Some(renewal.warn(now).min(now.mono + WATCH_AGAIN))
     }
 
     /// Ends the renewal and the callbacks, for the holder. From now on the lease is the holder's alone.
@@ -82,8 +102,8 @@ impl Renewals {
 /// Locks whose renewals are due, and are sent together.
 pub(crate) struct Round {
     due: DueRenewals,
-    /// For the results of renewals.
-    events: Arc<RenewalSchedule>,
+    /// For the results of renewals, and for expiry watches that could not be started.
+    schedules: Renewals,
 }
 
 impl Round {
@@ -99,8 +119,8 @@ impl Round {
             match rounds.iter_mut().find(|(other, _)| at(other) == at(&own)) {
                 Some((_, round)) => round.due.push(one),
                 None => {
-                    let (due, events) = (vec![one], self.events.clone());
-                    rounds.push((own, Round { due, events }));
+                    let (due, schedules) = (vec![one], self.schedules.clone());
+                    rounds.push((own, Round { due, schedules }));
                 }
             }
         }
@@ -114,7 +134,7 @@ impl Round {
         driver: &Driver,
         run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
     ) -> DueRenewals {
-        renew(driver, run_all, &self.events, self.due)
+        renew(driver, run_all, &self.schedules, self.due)
     }
 }
 
@@ -122,19 +142,22 @@ impl Round {
 fn renew(
     driver: &Driver,
     run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
-    events: &Arc<RenewalSchedule>,
+    schedules: &Renewals,
     due: DueRenewals,
 ) -> DueRenewals {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (DueRenewals::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
+        let look = schedules.watch_again(&renewal);
         let decided = lock(&renewal.lease).due(started);
         match decided {
             lease::renewals::Due::Renew(extension, op) => {
                 ops.push(op);
                 asked.push((due, renewal, extension));
             }
-            lease::renewals::Due::Later(at) => next.push((at, renewal)),
+            lease::renewals::Due::Later(at) => {
+                next.push((look.map_or(at, |look| look.min(at)), renewal));
+            }
             lease::renewals::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
             lease::renewals::Due::Ended => {}
         }
@@ -166,7 +189,7 @@ fn renew(
     }
     repair_all(driver, repairs);
     for (renewal, result) in results {
-        report_later(events, renewal, result);
+        report_later(&schedules.events, renewal, result);
     }
     next
 }

@@ -150,6 +150,40 @@ fn a_callback_without_a_thread_is_called_all_the_same() {
     });
 }
 
+/// The thread that calls them in time cannot be started when they are registered, and can be a little later, or not.
+#[test]
+fn a_warning_without_a_thread_is_given_before_the_loss() {
+    let name = "a_warning_without_a_thread_is_given_before_the_loss";
+    with_large_stacks(name, || {
+        for (max_hold, room) in [
+            (HOUR, true),
+            (HOUR, false),
+            (ms(100), true),
+            (ms(100), false),
+        ] {
+            let servers = Server::several(3);
+            let redlock = connected(&servers);
+            let lock = redlock.acquire("a", Duration::from_secs(6)).unwrap();
+            let lock = lock.keep_alive(max_hold).unwrap();
+            eventually("all attendants have ended", || attendants() == 0);
+            room_for_threads(false);
+            let (sender, receiver) = mpsc::channel();
+            let warn = sender.clone();
+            lock.on_expiring(Duration::from_secs(3), move |_| {
+                warn.send("warned").unwrap()
+            });
+            lock.on_lost(move |_| sender.send("lost").unwrap());
+            room_for_threads(room);
+            servers.iter().for_each(Server::stop);
+            let told = || receiver.recv_timeout(Duration::from_secs(20));
+            assert_eq!(told(), Ok("warned"), "{max_hold:?}, {room}");
+            assert_eq!(told(), Ok("lost"), "{max_hold:?}, {room}");
+            room_for_threads(true);
+            drop(lock);
+        }
+    });
+}
+
 /// The time for which processors have worked for this process.
 fn worked() -> Duration {
     // SAFETY: plain numbers, which the system call sets.
