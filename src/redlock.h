@@ -562,8 +562,9 @@ int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 int redlock_lock_release(redlock_lock_t *lock);
 
 /* Frees the handle (unless the lock is reentrant) without releasing the lock: it cannot be taken until its
-   ttl ends. For a throttle ("at most once in 5 seconds"), and after handing the lock over. */
-void redlock_lock_leak(redlock_lock_t *lock);
+   ttl ends. For a throttle ("at most once in 5 seconds"), and after handing the lock over.
+   CONFIG: it is reentrant. LOST: in a forked child. OK also if it had been lost. */
+int redlock_lock_leak(redlock_lock_t *lock);
 
 /* The same, and shortens the lock on the nodes, so that it cannot be taken for time_ms from now, and can be after that: for
    work that must not be done again too soon, where the ttl has to be longer. It never prolongs: if less is left, the lock

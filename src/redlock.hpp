@@ -251,13 +251,21 @@ public:
     }
 
     /* Releases it, and throws lost if it was not held to this point, unavailable if too few nodes confirmed. */
-    void release() { detail::check(redlock_lock_release(handle_.release())); }
+    void release() { detail::check(ended(redlock_lock_release(get()))); }
 
     /* Leaves it to its ttl, or for so long. */
-    void leak() noexcept { redlock_lock_leak(handle_.release()); }
-    void leak_for(milliseconds time) { detail::check(redlock_lock_leak_for(handle_.release(), detail::ms(time))); }
+    void leak() { detail::check(ended(redlock_lock_leak(get()))); }
+    void leak_for(milliseconds time) { detail::check(ended(redlock_lock_leak_for(get(), detail::ms(time)))); }
 
 private:
+    /* Forgets the handle, unless it was not freed: a reentrant one in another thread, or any in a function of its own. */
+    int ended(int status) noexcept
+    {
+        if (status != REDLOCK_CONFIG)
+            (void)handle_.release();
+        return status;
+    }
+
     std::unique_ptr<redlock_lock_t, detail::release_lock> handle_;
 };
 

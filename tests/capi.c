@@ -323,7 +323,7 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     CHECK(redlock_lock_resource(NULL, text, sizeof text) == 0);
     IS(REDLOCK_CONFIG, redlock_lock_extend(NULL, TTL));
     OK(redlock_lock_release(NULL));
-    redlock_lock_leak(NULL);
+    OK(redlock_lock_leak(NULL));
     OK(redlock_lock_leak_for(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_keep_alive(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_stop(NULL));
@@ -573,7 +573,7 @@ static void acquire_ask_extend_release(redlock_t *redlock)
     OK(redlock_lock_release(other));
 
     /* A throttle. */
-    redlock_lock_leak(take(redlock, "throttle", SHORT));
+    OK(redlock_lock_leak(take(redlock, "throttle", SHORT)));
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "throttle", 8, TTL, &lock));
 
     /* For a shorter time than the ttl, also where it was kept alive; with none it is released. */
@@ -653,7 +653,7 @@ static void is_in_a_call(events_t *events)
     add(&events->wrong, redlock_lock_ensure(events->lock, 0) != REDLOCK_CONFIG);
     add(&events->wrong, redlock_lock_remaining_ms(events->lock) != 0);
     add(&events->wrong, redlock_lock_extend(events->lock, TTL) != REDLOCK_CONFIG);
-    redlock_lock_leak(events->lock);
+    add(&events->wrong, redlock_lock_leak(events->lock) != REDLOCK_CONFIG);
     add(&events->wrong, redlock_lock_leak_for(events->lock, 1) != REDLOCK_CONFIG);
     add(&events->wrong, redlock_lock_release(events->lock) != REDLOCK_CONFIG);
     add(&events->refused, 1);
@@ -1608,7 +1608,7 @@ static void reentrant(redlock_t *redlock)
     IS(REDLOCK_CONFIG, redlock_lock_keep_alive(inner, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_stop(inner));
     CHECK(redlock_lock_token(inner, token, sizeof token) == 0 && last_error_has("reentrant"));
-    redlock_lock_leak(inner);
+    IS(REDLOCK_CONFIG, redlock_lock_leak(inner));
     CHECK(last_error_has("reentrant"));
     IS(REDLOCK_CONFIG, redlock_lock_leak_for(inner, TTL));
     CHECK(pthread_create(&thread, NULL, has_no_right, inner) == 0);

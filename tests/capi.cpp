@@ -79,6 +79,43 @@ static void owners(redlock::client &client)
     client.acquire("owner", 60s, 20s).release();
 }
 
+/* A function of its lock, which must not end it. */
+struct of_its_own {
+    redlock::lock lock;
+    std::atomic<int> refused{0};
+
+    static void call(std::uint64_t, void *user)
+    {
+        auto *self = static_cast<of_its_own *>(user);
+        THROWS(redlock::config, self->lock.release());
+        THROWS(redlock::config, self->lock.leak());
+        THROWS(redlock::config, self->lock.leak_for(1s));
+        self->refused = 1;
+    }
+};
+
+static void locks_that_cannot_be_ended_stay_with_their_owner(redlock::client &client)
+{
+    redlock_lock_t *handle;
+    redlock::detail::check(redlock_acquire_reentrant(client.get(), "stays", 5, 60000, 20000, &handle));
+    redlock::lock lock(handle);
+    THROWS(redlock::config, lock.leak_for(1s));
+    THROWS(redlock::config, lock.leak());
+    std::thread([&] { THROWS(redlock::config, lock.release()); }).join();
+    CHECK(lock && lock.is_valid());
+    lock.release();
+    CHECK(!lock && is_free(client, "stays"));
+
+    of_its_own kept{client.acquire("stays", 60s)};
+    kept.lock.keep_alive(1h);
+    redlock::detail::check(redlock_lock_on_expiring(kept.lock.get(), 60000, of_its_own::call, &kept));
+    for (int round = 0; round < 2000 && kept.refused == 0; round++)
+        std::this_thread::sleep_for(10ms);
+    CHECK(kept.refused == 1 && kept.lock && kept.lock.is_valid());
+    kept.lock.release();
+    CHECK(is_free(client, "stays"));
+}
+
 static void other_kinds(redlock::client &client)
 {
     redlock::lock one = client.acquire_permit("permits", 1, 60s, 20s);
@@ -180,6 +217,7 @@ int main(int argc, char **argv)
     client.set(REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000).set(REDLOCK_OPTION_WAIT_MS, 20000).set_label("web-3:4711");
     client.set_prefix("").connect();
     owners(client);
+    locks_that_cannot_be_ended_stay_with_their_owner(client);
     other_kinds(client);
     errors(client);
     mutexes(client);

@@ -441,7 +441,7 @@ fn can_leak(held: &HeldHandle) -> Result<(), Failure> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn redlock_lock_leak(lock: *mut Handle) {
+extern "C" fn redlock_lock_leak(lock: *mut Handle) -> c_int {
     let work = |held, _: &Handle| {
         match held {
             HeldHandle::Plain(lock) => lock.leak(),
@@ -451,7 +451,7 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
         Ok(())
     };
     // SAFETY: the header demands it.
-    status(|| unsafe { end(lock, can_leak, work) });
+    status(|| unsafe { end(lock, can_leak, work) })
 }
 
 #[unsafe(no_mangle)]

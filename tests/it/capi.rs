@@ -546,7 +546,7 @@ unsafe extern "C" {
     fn redlock_lock_resource(lock: Handle, buf: *mut c_void, cap: usize) -> usize;
     fn redlock_lock_extend(lock: Handle, ttl: u64) -> c_int;
     fn redlock_lock_release(lock: Handle) -> c_int;
-    fn redlock_lock_leak(lock: Handle);
+    fn redlock_lock_leak(lock: Handle) -> c_int;
     fn redlock_lock_leak_for(lock: Handle, time: u64) -> c_int;
     fn redlock_lock_keep_alive(lock: Handle, max_hold: u64) -> c_int;
     fn redlock_lock_stop(lock: Handle) -> c_int;
@@ -705,10 +705,7 @@ fn end(kind: usize, handle: Handle, how: End) {
                 redlock_free(handle);
                 0
             }
-            End::Leak => {
-                redlock_lock_leak(handle);
-                0
-            }
+            End::Leak => redlock_lock_leak(handle),
             End::LeakFor(time) => redlock_lock_leak_for(handle, time),
             End::Release => redlock_lock_release(handle),
         };
