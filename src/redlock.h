@@ -104,7 +104,7 @@ extern "C" {
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost
  * (REDLOCK_REASON_OTHER_PROCESS), and ending it frees memory and tells the nodes nothing. Do not fork while
- * another thread is in redlock_set() or redlock_set_log(). A child is recognised by its process id: one
+ * another thread is in redlock_set_log(). A child is recognised by its process id: one
  * that has the same id as the process that called redlock_new() is mistaken for it. (That happens to the
  * first process of a new pid namespace whose parent was the first of its own, and to a descendant that
  * was given the id again.) Call redlock_new() in such a child.

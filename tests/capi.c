@@ -1139,6 +1139,68 @@ static void eight_threads_and_a_fork_in_the_middle(redlock_t *redlock, int round
     CHECK(add(&calls, 0) == 0);
 }
 
+static void ignore(const redlock_event_t *event, void *user)
+{
+    (void)event;
+    (void)user;
+}
+
+static void *change_settings(void *argument)
+{
+    work_t *work = (work_t *)argument;
+
+    add(work->running, 1);
+    while (add(work->stop, 0) == 0) {
+        OK(redlock_set_label(work->redlock, "forks"));
+        OK(redlock_set_prefix(work->redlock, "forks:"));
+        OK(redlock_set(work->redlock, REDLOCK_OPTION_WAIT_MS, TWENTY_SECONDS));
+        OK(redlock_set_observer(work->redlock, ignore, NULL));
+        OK(redlock_set_observer(work->redlock, NULL, NULL));
+    }
+    return NULL;
+}
+
+/* A child has the settings of some moment, and not the thread that was changing them. */
+static void forks_while_settings_change(const char *const *urls)
+{
+    counter_t running = COUNTER, stop = COUNTER;
+    redlock_t *redlock = client(urls, 3);
+    redlock_lock_t *lock;
+    pthread_t changes;
+    work_t work;
+    int status, i;
+    pid_t pid;
+
+    memset(&work, 0, sizeof work);
+    work.redlock = redlock;
+    work.running = &running;
+    work.stop = &stop;
+    CHECK(pthread_create(&changes, NULL, change_settings, &work) == 0);
+    EVENTUALLY(add(&running, 0) == 1);
+    fflush(NULL);
+    for (i = 0; i < 200; i++) {
+        pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            alarm(60);
+            /* As above. */
+#ifndef __SANITIZE_ADDRESS__
+            IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "", 0, TTL, &lock));
+            if (i == 0)
+                OK(redlock_lock_release(take(redlock, "of a child", TTL)));
+#endif
+            execl("/bin/sh", "sh", "-c", "exit 17", (char *)NULL);
+            _exit(1);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 17);
+    }
+    add(&stop, 1);
+    CHECK(pthread_join(changes, NULL) == 0);
+    redlock_free(redlock);
+    (void)lock;
+}
+
 static void *ask(void *argument)
 {
     work_t *work = (work_t *)argument;
@@ -1846,6 +1908,7 @@ int main(int argc, char **argv)
     errors_name_the_nodes_and_belong_to_the_thread();
     one_lock_in_eight_threads(redlock);
     eight_threads_and_a_fork_in_the_middle(redlock, 100);
+    forks_while_settings_change(urls);
     pairs_do_not_grow(urls, atol(argv[8]), atol(argv[9]));
     servers_that_die(argv[4], (pid_t)atol(argv[5]));
     servers_that_die(argv[6], (pid_t)atol(argv[7]));

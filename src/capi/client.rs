@@ -1,20 +1,20 @@
 //! `redlock_t`.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::mem::{MaybeUninit, replace};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
 
+use super::published::Published;
 use super::*;
 use crate::{Event, Options, Redlock, Tls};
 
 /// Far more than any redlock can have.
 const MAX_URLS: usize = 1 << 10;
 
-/// `redlock_t`. No call keeps its lock for longer than it takes to clone what is in it: so a forked
-/// child can clone it too, unless an option was being set in that moment.
+/// `redlock_t`. A forked child can use it, whatever other threads were doing with it.
 pub(super) struct Client {
     process: u32,
-    settings: RwLock<Settings>,
+    settings: Published<Settings>,
 }
 
 #[derive(Clone)]
@@ -105,8 +105,7 @@ impl Settings {
 
 impl Client {
     fn redlock(&self) -> Redlock {
-        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner);
-        settings.redlock.clone()
+        self.settings.get().redlock.clone()
     }
 }
 
@@ -141,7 +140,7 @@ extern "C" fn redlock_new(
         }
         Ok(Client {
             process: std::process::id(),
-            settings: RwLock::new(Settings::new(Redlock::new(nodes)?)),
+            settings: Published::new(Settings::new(Redlock::new(nodes)?)),
         })
     })
 }
@@ -208,17 +207,11 @@ pub(super) fn change(
 ) -> Result<(), Failure> {
     let client = client.ok_or_else(|| Failure::null("redlock"))?;
     if client.process != std::process::id() {
-        // A thread that held the lock at the fork does not exist here.
+        // A thread that was changing them at the fork does not exist here.
         let text = "this is a forked child: set options before the fork, or make a new redlock_t";
         return Err(Failure::config(text));
     }
-    let mut settings = client
-        .settings
-        .write()
-        .unwrap_or_else(PoisonError::into_inner);
-    let new = new(settings.clone())?;
-    let old = replace(&mut *settings, new);
-    drop(settings);
+    let old = client.settings.change(|settings| new(settings.clone()))?;
     // This may be the last to use its connections, and wait for what they owe.
     drop(old);
     Ok(())

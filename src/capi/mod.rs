@@ -1,5 +1,5 @@
 //! The C interface. Its manual is `redlock.h`; only the implementation is described here: errors and panics at the
-//! boundary in this file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`,
+//! boundary in this file, `redlock_t` in `client` and `published`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`,
 //! the functions for a lock that is kept alive in `kept`, its callbacks in `callback`, texts for people in `look`, log
 //! messages in `log`, events in `observer`, nodes for tests in `testing`.
 //!
@@ -25,6 +25,7 @@ mod lock;
 mod log;
 mod look;
 mod observer;
+mod published;
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
