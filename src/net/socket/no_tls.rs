@@ -47,7 +47,7 @@ impl TlsSocket {
         _: Option<&SocketAddr>,
         _: (Instant, Duration),
     ) -> Result<TlsSocket, Cause> {
-        match *peer.access()? {}
+        match peer.access()? {}
     }
 
     pub(crate) fn send(&mut self, _: &[u8], _: Instant, _: Instant) -> Result<(), Cause> {

@@ -19,6 +19,8 @@ use crate::values::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Peer {
     info: ConnectionInfo,
     tls: Option<Result<Access, Cause>>,
+    /// For what fails at first, and may pass.
+    trust: Trust,
     credentials: Option<AskCredentials>,
     /// Passwords that the server has been told of others: its texts may not repeat them either.
     others: Option<Arc<OtherSecrets>>,
@@ -80,6 +82,7 @@ impl Peer {
         Peer {
             info,
             tls,
+            trust: trust.clone(),
             credentials,
             others: None,
             failures: Arc::default(),
@@ -108,6 +111,7 @@ impl Peer {
         Peer {
             info,
             tls: Some(Ok(access)),
+            trust: Trust::new(&crate::settings::tls::Tls::default(), []),
             credentials: None,
             others: None,
             failures: Arc::default(),
@@ -115,10 +119,12 @@ impl Peer {
     }
 
     /// How the node is reached over TLS, or why it cannot be.
-    pub(crate) fn access(&self) -> Result<&Access, Cause> {
-        let access = self.tls.as_ref().map(Result::as_ref);
-        let missing = || Cause::Tls(crate::errors::text::NO_TLS.into());
-        access.ok_or_else(missing)?.map_err(Cause::clone)
+    pub(crate) fn access(&self) -> Result<Access, Cause> {
+        let access = match &self.tls {
+            Some(Err(cause)) if !cause.is_final() => self.trust.access(self.info.addr()),
+            access => access.clone(),
+        };
+        access.unwrap_or_else(|| Err(Cause::Tls(crate::errors::text::NO_TLS.into())))
     }
 
     /// The credentials for a new connection. They must be there by `until`; but a closure cannot be interrupted, no

@@ -39,8 +39,7 @@ impl TlsSocket {
         (until, timeout): (Instant, Duration),
     ) -> Result<TlsSocket, Cause> {
         let access = peer.access()?;
-        let (config, name) = (access.config.clone(), access.name.clone());
-        let session = guarded(|| ClientConnection::new(config, name))?
+        let session = guarded(|| ClientConnection::new(access.config, access.name))?
             .map_err(|error| Cause::Tls(error.to_string()))?;
         let mut tls = TlsSocket {
             plain: Plain::connect(peer, address, (until, timeout))?,

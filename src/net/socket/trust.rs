@@ -1,6 +1,7 @@
 //! TLS: which certificates are trusted, which one is shown, and what is wrong with them.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
@@ -20,20 +21,40 @@ use rustls::{
 
 use crate::errors::cause::Cause;
 use crate::settings::tls::Tls;
+use crate::values::sync::Mutex;
 
 /// The TLS settings of all nodes. None: no node is reached over TLS.
 ///
-/// A forked child may use them: nothing of them changes, and they have no locks. (What differs between sessions is in
-/// [`Access`].)
+/// A forked child may use them: nothing of them changes but certificates that are read later, and no thread waits for
+/// those. (What differs between sessions is in [`Access`].)
 #[derive(Clone)]
 pub(crate) struct Trust(Result<Option<Arc<TlsParts>>, String>);
 
 struct TlsParts {
     provider: Arc<CryptoProvider>,
     /// The verifier, or why there are no root certificates.
-    verifier: Result<Arc<WebPkiServerVerifier>, String>,
+    verifier: Result<Arc<WebPkiServerVerifier>, NoRoots>,
+    /// The verifier, if the certificates could not be read at first, and were read since.
+    read_later: Mutex<Option<Arc<WebPkiServerVerifier>>>,
     identity: Option<Arc<SingleCertAndKey>>,
     name: Option<ServerName<'static>>,
+}
+
+/// Why there are no root certificates.
+enum NoRoots {
+    /// This lasts until the configuration is changed.
+    None(String),
+    /// They could not be read, for a reason that lies in this process, or in this machine.
+    Unread(String),
+}
+
+impl From<&NoRoots> for Cause {
+    fn from(missing: &NoRoots) -> Cause {
+        match missing {
+            NoRoots::None(text) => Cause::Tls(text.clone()),
+            NoRoots::Unread(text) => Cause::NoSocket(text.clone()),
+        }
+    }
 }
 
 /// The TLS settings of one node.
@@ -49,11 +70,12 @@ impl Access {
     pub(crate) fn of_provider(provider: Arc<CryptoProvider>, name: ServerName<'static>) -> Access {
         let parts = TlsParts {
             provider,
-            verifier: Err(String::new()),
+            verifier: Err(NoRoots::None(String::new())),
+            read_later: Mutex::default(),
             identity: None,
             name: Some(name),
         };
-        parts.access("", true).unwrap()
+        parts.access("", true).ok().unwrap()
     }
 }
 
@@ -109,8 +131,10 @@ impl Trust {
         };
         let parts = self.0.as_ref().map_err(String::clone);
         let parts = parts.and_then(|parts| parts.as_ref().ok_or_else(String::new));
-        let access = parts.and_then(|parts| parts.access(host, *insecure));
-        Some(access.map_err(Cause::Tls))
+        Some(match parts {
+            Ok(parts) => parts.access(host, *insecure),
+            Err(text) => Err(Cause::Tls(text)),
+        })
     }
 }
 
@@ -119,8 +143,8 @@ impl TlsParts {
         let provider = provider()?;
         let verifier = match &tls.roots {
             Some(pem) => Ok(verifier(given_roots(pem)?, &provider)?),
-            None if system_roots => found_roots().and_then(|roots| verifier(roots, &provider)),
-            None => Err("its certificate cannot be checked".into()),
+            None if system_roots => found_verifier(&provider),
+            None => Err(NoRoots::None("its certificate cannot be checked".into())),
         };
         let identity = match &tls.identity {
             Some((chain, key)) => Some(Arc::new(identity(chain, key, &provider)?)),
@@ -130,21 +154,42 @@ impl TlsParts {
         Ok(TlsParts {
             provider,
             verifier,
+            read_later: Mutex::default(),
             identity,
             name,
         })
     }
 
-    fn access(&self, host: &str, insecure: bool) -> Result<Access, String> {
+    /// The verifier. Certificates that could not be read are read once more.
+    fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, Cause> {
+        match &self.verifier {
+            Ok(verifier) => Ok(verifier.clone()),
+            Err(NoRoots::Unread(_)) => {
+                // In a forked child a thread that does not exist may hold the lock.
+                if let Ok(Some(verifier)) = self.read_later.try_lock().as_deref() {
+                    return Ok(verifier.clone());
+                }
+                let found =
+                    found_verifier(&self.provider).map_err(|missing| Cause::from(&missing))?;
+                if let Ok(mut later) = self.read_later.try_lock() {
+                    *later = Some(found.clone());
+                }
+                Ok(found)
+            }
+            Err(missing) => Err(missing.into()),
+        }
+    }
+
+    fn access(&self, host: &str, insecure: bool) -> Result<Access, Cause> {
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Cause::Tls(error.to_string()))?;
         let builder = if insecure {
             let unchecked = Unchecked(self.provider.signature_verification_algorithms);
             let builder = builder.dangerous();
             builder.with_custom_certificate_verifier(Arc::new(unchecked))
         } else {
-            builder.with_webpki_verifier(self.verifier.clone()?)
+            builder.with_webpki_verifier(self.verifier()?)
         };
         let mut config = match &self.identity {
             Some(identity) => builder.with_client_cert_resolver(identity.clone()),
@@ -154,7 +199,7 @@ impl TlsParts {
         config.resumption = Resumption::in_memory_sessions(2);
         let name = match &self.name {
             Some(name) => name.clone(),
-            None => server_name(host)?,
+            None => server_name(host).map_err(Cause::Tls)?,
         };
         Ok(Access {
             config: Arc::new(config),
@@ -182,18 +227,41 @@ fn given_roots(pem: &[u8]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-fn found_roots() -> Result<RootCertStore, String> {
+fn found_verifier(provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, NoRoots> {
+    verifier(found_roots()?, provider).map_err(NoRoots::None)
+}
+
+fn found_roots() -> Result<RootCertStore, NoRoots> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if !roots.is_empty() {
         return Ok(roots);
     }
+    if let Some(error) = found.errors.iter().find(|error| may_pass(error)) {
+        return Err(NoRoots::Unread(format!("no root certificates: {error}")));
+    }
     let why = found.errors.first();
     let why = why.map_or_else(String::new, |error| format!(" ({error})"));
-    Err(format!(
+    Err(NoRoots::None(format!(
         "no root certificates{why}: give them with Tls::root_certificates or --cacert, or install ca-certificates"
-    ))
+    )))
+}
+
+/// Whether another try may read what could not be read: the file is there, but this process has too many open files, for
+/// example.
+fn may_pass(error: &rustls_native_certs::Error) -> bool {
+    match &error.kind {
+        rustls_native_certs::ErrorKind::Io { inner, .. } => !matches!(
+            inner.kind(),
+            ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidData
+        ),
+        _ => false,
+    }
 }
 
 fn identity(

@@ -5,6 +5,7 @@ use crate::support;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, NodeErrors, Options, Redlock, Tls};
@@ -616,6 +617,53 @@ fn the_system_s_root_certificates_are_trusted() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{kind}: {text}");
     }
+}
+
+/// The client is made when the process has no file left, and used when it has some again.
+#[test]
+fn certificates_that_could_not_be_read_are_read_by_a_later_connection() {
+    let name = "certificates_that_could_not_be_read_are_read_by_a_later_connection";
+    if let Some(url) = told().filter(|url| !url.is_empty()) {
+        // All numbers below that of the next file are taken.
+        let next = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
+        // SAFETY: a file of this test, which nothing else uses.
+        unsafe { libc::close(next) };
+        few_files(Some(u64::try_from(next).unwrap()));
+        let redlock = Redlock::new([url]).unwrap();
+        let redlock = redlock.with_options(options()).unwrap();
+        eventually("it is reported", || {
+            let errors = unavailable(redlock.try_acquire("a", TTL));
+            assert!(!errors.is_permanent(), "{errors}");
+            errors.to_string().contains("no root certificates")
+        });
+        few_files(None);
+        eventually("it is taken", || redlock.try_acquire("a", TTL).is_ok());
+        return;
+    }
+    let authority = Authority::new();
+    let server = Server::over_tls(&authority.signs(&[HERE]), &[]);
+    let dir = TempDir::new();
+    let file = dir.path().join("roots");
+    std::fs::write(&file, &authority.certificate).unwrap();
+    let mut process = own_process(name, &url("127.0.0.1", &server));
+    let process = process.env("SSL_CERT_FILE", file);
+    let output = process.env_remove("SSL_CERT_DIR").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+/// From here on this process may have no more files than these, or as many as it could before.
+fn few_files(most: Option<u64>) {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: plain numbers, which the system call sets.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = most.unwrap_or(limit.rlim_max);
+    // SAFETY: a plain system call on this process.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(set, 0);
 }
 
 #[test]
