@@ -1509,7 +1509,8 @@ fn without_an_answer_from_its_guard_nothing_begins() {
     for how in [Signal::SIGKILL, Signal::SIGSTOP] {
         // The guard is met before it is armed in some starts only.
         let met = (0..200).any(|_| {
-            let mut wrapper = fleet.command(&["run", "x", "echo", "ran"]);
+            let ran_at_least = ["run", "--at-least", "500ms", "x", "echo", "ran"];
+            let mut wrapper = fleet.command(&ran_at_least);
             wrapper.stdout(Stdio::piped()).stderr(Stdio::piped());
             let wrapper = start(&mut wrapper);
             let pid = wrapper.pid();

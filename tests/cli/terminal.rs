@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
-use nix::unistd::tcgetpgrp;
+use nix::unistd::{Pid, tcgetpgrp};
 use support::*;
 
 const SHELLS: [&str; 2] = ["bash", "dash"];
@@ -320,6 +321,61 @@ fn in_the_background_it_runs_and_gets_the_terminal_when_it_is_brought_back() {
         terminal.prompt();
         assert_eq!(terminal.code(), "4");
     }
+}
+
+/// The kernel stops the whole group of a process that reads from a terminal which is not its own.
+#[test]
+fn a_pipeline_in_the_background_is_seen_to_stop_when_its_command_reads() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let reads = sh("read a </dev/tty; echo \"<$a>\"");
+        terminal.line(&format!("$r x {reads} | cat &"));
+        eventually("the shell sees that it is stopped", || {
+            std::thread::sleep(ms(100));
+            terminal.line("jobs; echo end-of-jobs");
+            let jobs = terminal.expect("end-of-jobs");
+            terminal.prompt();
+            jobs.contains("Stopped")
+        });
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+    }
+}
+
+#[test]
+fn two_in_a_script_that_both_read_get_the_terminal_one_after_the_other() {
+    let mut terminal = Terminal::new("bash");
+    let reads = sh("read a </dev/tty; echo \"<$a>\"");
+    let script = terminal.servers[0].dir().join("script");
+    let text = format!("$r x {reads} & $r y {reads} & wait; echo both\n");
+    std::fs::write(&script, text).unwrap();
+    terminal.line(&format!("sh {}", script.display()));
+    terminal.line("one");
+    terminal.expect("<one>");
+    terminal.line("two");
+    terminal.expect("<two>");
+    terminal.expect("both");
+    terminal.prompt();
+}
+
+/// As `cpulimit` does it. The shell of a script does not see that its child has stopped.
+#[test]
+fn a_command_of_a_script_that_another_process_stops_and_continues_goes_on() {
+    let mut terminal = Terminal::new("bash");
+    let job = sh("echo command=$$; exec sleep 8");
+    let script = terminal.servers[0].dir().join("script");
+    std::fs::write(&script, format!("$r --ttl 5s x {job}; echo behind $?\n")).unwrap();
+    terminal.line(&format!("sh {}", script.display()));
+    terminal.expect("command=");
+    let command = Pid::from_raw(terminal.expect("\n").trim().parse().unwrap());
+    for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
+        kill(command, signal).unwrap();
+        std::thread::sleep(ms(300));
+    }
+    terminal.expect("behind 0");
+    terminal.prompt();
 }
 
 #[test]

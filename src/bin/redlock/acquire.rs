@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::busy::{say_busy, say_waiting};
 use crate::job::Job;
 use crate::metrics::RunOutcome;
+use crate::plan::Continuer;
 use crate::signals::{ends_the_wait, handled};
 use crate::target::{Target, TargetKind};
 use crate::{End, failed, processes, report};
@@ -191,7 +192,7 @@ fn slice(job: &Job) -> Duration {
 
 /// Whether a signal that arrived during the wait ends it.
 fn while_waiting(signal: i32) -> Option<i32> {
-    if signal == SIGTSTP && !processes::is_orphaned() {
+    if signal == SIGTSTP && processes::continuer() != Continuer::None {
         let _ = raise(Signal::SIGSTOP);
     }
     ends_the_wait(signal).then_some(signal)

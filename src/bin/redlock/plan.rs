@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use crate::signals::asks_to_end;
 use crate::{End, TIMED_OUT};
@@ -69,8 +69,21 @@ pub(crate) enum OnStop {
     StopToo {
         group: bool,
     },
+    /// COMMAND wants the terminal, which another COMMAND beside us has: it gets it behind that one.
+    GiveTerminalLater,
     /// No process could continue us, so COMMAND goes on at once, as it would without us.
     GoOn,
+}
+
+/// The process above us that could let our group go on if it stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Continuer {
+    /// There is none: no shell in our session has started us.
+    None,
+    /// Our parent, which is in another group: a shell with job control, which sees that we stop.
+    Parent,
+    /// Such a shell has started a process of our group, as a script, which does not see it.
+    Ancestor,
 }
 
 /// The state of COMMAND.
@@ -88,6 +101,8 @@ pub(crate) enum TerminalOwner {
     None,
     /// Other groups have it.
     Others,
+    /// A process has it that one of our group has started, as another wrapper in the same script.
+    Siblings,
     Ours,
     Commands,
 }
@@ -184,21 +199,26 @@ impl RunPlan {
         until
     }
 
-    /// COMMAND was stopped. `orphaned`: no process could continue us if we stopped.
+    /// COMMAND was stopped.
     pub(crate) fn stopped(
         &mut self,
         signal: i32,
         terminal: TerminalOwner,
-        orphaned: bool,
+        above: Continuer,
     ) -> OnStop {
         self.state = State::Stopped;
-        let then = match (terminal, signal) {
+        let then = match (terminal, signal, above) {
             // Renewed until --max-hold ends that.
-            (TerminalOwner::None, _) => OnStop::Nothing,
-            (TerminalOwner::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
-            (_, SIGTSTP) if orphaned => OnStop::GoOn,
-            _ if orphaned => OnStop::Nothing,
-            (TerminalOwner::Commands, SIGTSTP) => OnStop::StopToo { group: true },
+            (TerminalOwner::None, ..) => OnStop::Nothing,
+            (TerminalOwner::Ours, SIGTTIN | SIGTTOU, _) => OnStop::GiveTerminal,
+            (TerminalOwner::Siblings, SIGTTIN | SIGTTOU, _) => OnStop::GiveTerminalLater,
+            (_, SIGTSTP, Continuer::None) => OnStop::GoOn,
+            (_, _, Continuer::None) => OnStop::Nothing,
+            // Another process has stopped COMMAND, and lets it alone go on.
+            (_, SIGSTOP, Continuer::Ancestor) => OnStop::Nothing,
+            // The terminal stops a whole group.
+            (TerminalOwner::Commands, SIGTSTP, _)
+            | (TerminalOwner::Others, SIGTTIN | SIGTTOU, _) => OnStop::StopToo { group: true },
             _ => OnStop::StopToo { group: false },
         };
         self.stopped_too = matches!(then, OnStop::StopToo { .. });

@@ -5,7 +5,9 @@ use std::{fs, io};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp};
+
+use crate::plan::Continuer;
 
 struct ProcessStatus {
     state: String,
@@ -113,22 +115,29 @@ pub(crate) fn reap_orphans(ours: &[u32]) {
     }
 }
 
-/// Whether no process could let our group go on if it stopped: no shell in our session has started it. The kernel does
-/// not stop such a group at the terminal's stop key.
-pub(crate) fn is_orphaned() -> bool {
+/// The process that could let our group go on if it stopped. The kernel does not stop a group without one at the
+/// terminal's stop key.
+pub(crate) fn continuer() -> Continuer {
     let found = |process: &str| look(process).ok().flatten();
     let Some(ours) = found("self") else {
-        return true;
+        return Continuer::None;
     };
-    let mut parent = found(&ours.parent);
+    let (mut parent, mut continuer) = (found(&ours.parent), Continuer::Parent);
     while let Some(process) = parent {
         if process.session != ours.session {
-            return true;
+            return Continuer::None;
         }
         if process.group != ours.group {
-            return false;
+            return continuer;
         }
-        parent = found(&process.parent);
+        (parent, continuer) = (found(&process.parent), Continuer::Ancestor);
     }
-    true
+    Continuer::None
+}
+
+/// Whether a process of our group has started the first process of that group.
+pub(crate) fn is_started_beside_us(group: Pid) -> bool {
+    let found = |process: &str| look(process).ok().flatten();
+    let parent = found(&group.to_string()).and_then(|first| found(&first.parent));
+    parent.is_some_and(|parent| parent.group == getpgrp().to_string())
 }

@@ -30,7 +30,7 @@ use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
 use crate::metrics::{self, RunOutcome};
 use crate::once::{done_already, mark_done};
-use crate::plan::{Act, EndReason, LeaseState, OnStop, RunPlan, UNNAMED};
+use crate::plan::{Act, EndReason, LeaseState, OnStop, RunPlan, TerminalOwner, UNNAMED};
 use crate::processes;
 use crate::signals::is_handed_on;
 use crate::terminal::Terminal;
@@ -100,6 +100,11 @@ fn locked(
     let asked = match (job.once_per, end) {
         (Some(period), End::Code(0)) => mark_done(&kept, period, held, &signals),
         _ => None,
+    };
+    // A COMMAND that has not begun may begin elsewhere, whatever --at-least is.
+    let held = match outcome {
+        RunOutcome::NotStarted => std::time::Duration::MAX,
+        _ => held,
     };
     let given_up = give_up((job, redlock), kept, held, end, (&signals, asked));
     let lost = given_up != end && given_up == End::Code(LOST);
@@ -390,24 +395,31 @@ impl<'a> RunningJob<'a> {
         loop {
             match waitid(Id::Pid(self.group), flags) {
                 Ok(WaitStatus::Stopped(_, signal)) => self.stopped(signal),
-                Ok(WaitStatus::Continued(_)) => self.plan.continued(),
-                _ => return,
+                Ok(WaitStatus::Continued(_)) => {
+                    self.terminal.awaited = false;
+                    self.plan.continued();
+                }
+                _ => break,
             }
         }
+        if self.terminal.awaited && self.terminal.state() == TerminalOwner::Ours {
+            self.give_terminal();
+        }
+    }
+
+    fn give_terminal(&mut self) {
+        self.terminal.awaited = false;
+        self.terminal.offer();
+        self.send(Signal::SIGCONT);
     }
 
     fn stopped(&mut self, signal: Signal) {
         self.terminal.stopped_by(signal);
-        let orphaned = processes::is_orphaned();
-        match self
-            .plan
-            .stopped(signal as i32, self.terminal.state(), orphaned)
-        {
+        let (state, above) = (self.terminal.state(), processes::continuer());
+        match self.plan.stopped(signal as i32, state, above) {
             OnStop::Nothing => {}
-            OnStop::GiveTerminal => {
-                self.terminal.offer();
-                self.send(Signal::SIGCONT);
-            }
+            OnStop::GiveTerminal => self.give_terminal(),
+            OnStop::GiveTerminalLater => self.terminal.awaited = true,
             // SIGCONT lets us go on, and is handed on.
             OnStop::StopToo { group } => self.terminal.stop_too(group),
             OnStop::GoOn => {

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stdin, stdout};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-use crate::plan;
+use crate::{plan, processes};
 
 /// The controlling terminal, if there is one.
 pub(crate) struct Terminal {
@@ -15,6 +15,8 @@ pub(crate) struct Terminal {
     group: Pid,
     /// COMMAND should have the terminal when we have it: it reads from and writes to it, or has asked for it.
     wanted: bool,
+    /// COMMAND has stopped, to get it later.
+    pub(crate) awaited: bool,
 }
 
 impl Terminal {
@@ -30,6 +32,7 @@ impl Terminal {
             group,
             // In a pipeline the terminal belongs to the process that shows the result.
             wanted: stdin().is_terminal() && stdout().is_terminal(),
+            awaited: false,
         }
     }
 
@@ -41,6 +44,7 @@ impl Terminal {
             Err(_) => plan::TerminalOwner::None,
             Ok(group) if group == self.group => plan::TerminalOwner::Commands,
             Ok(group) if group == getpgrp() => plan::TerminalOwner::Ours,
+            Ok(group) if processes::is_started_beside_us(group) => plan::TerminalOwner::Siblings,
             Ok(_) => plan::TerminalOwner::Others,
         }
     }

@@ -185,8 +185,9 @@ fn what_the_user_stops_stops_us_and_what_wants_the_terminal_gets_it() {
         (
             SIGTTIN,
             TerminalOwner::Others,
-            OnStop::StopToo { group: false },
+            OnStop::StopToo { group: true },
         ),
+        (SIGTTOU, TerminalOwner::Siblings, OnStop::GiveTerminalLater),
         (
             SIGTSTP,
             TerminalOwner::Ours,
@@ -204,9 +205,17 @@ fn what_the_user_stops_stops_us_and_what_wants_the_terminal_gets_it() {
         ),
     ];
     for (signal, terminal, expected) in cases {
-        assert_eq!(running().stopped(signal, terminal, false), expected);
+        let then = running().stopped(signal, terminal, Continuer::Parent);
+        assert_eq!(then, expected);
+        let in_script = running().stopped(signal, terminal, Continuer::Ancestor);
+        // The script would not see that we stopped.
+        let by_others = signal == SIGSTOP;
+        assert_eq!(
+            in_script,
+            if by_others { OnStop::Nothing } else { expected }
+        );
     }
-    let orphaned = |signal, terminal| running().stopped(signal, terminal, true);
+    let orphaned = |signal, terminal| running().stopped(signal, terminal, Continuer::None);
     assert_eq!(orphaned(SIGTSTP, TerminalOwner::Commands), OnStop::GoOn);
     assert_eq!(orphaned(SIGTSTP, TerminalOwner::None), OnStop::Nothing);
     assert_eq!(orphaned(SIGTTIN, TerminalOwner::Ours), OnStop::GiveTerminal);
@@ -224,15 +233,15 @@ fn a_signal_that_ends_wakes_what_was_not_stopped_with_us() {
         (SIGSTOP, TerminalOwner::None),
         (SIGTSTP, TerminalOwner::None),
     ] {
-        plan.stopped(signal, terminal, false);
+        plan.stopped(signal, terminal, Continuer::Parent);
         assert!(plan.wakes(SIGTERM) && plan.wakes(SIGHUP));
     }
-    plan.stopped(SIGTSTP, TerminalOwner::Commands, false);
+    plan.stopped(SIGTSTP, TerminalOwner::Commands, Continuer::Parent);
     assert!(!plan.wakes(SIGTERM));
     plan.continued();
     assert!(plan.wakes(SIGTERM));
     // A COMMAND that did not stop with us.
-    plan.stopped(SIGTSTP, TerminalOwner::Commands, true);
+    plan.stopped(SIGTSTP, TerminalOwner::Commands, Continuer::None);
     assert!(plan.wakes(SIGTERM));
 }
 
