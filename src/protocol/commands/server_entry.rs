@@ -30,24 +30,11 @@ pub(crate) fn server_entry(entry: &Reply) -> Option<ServerEntry> {
     let [host, Reply::Int(port), Reply::Bulk(id), more @ ..] = &entry[..] else {
         return None;
     };
-    let text = |reply: &Reply| match reply {
-        Reply::Bulk(text) => String::from_utf8(text.clone()).ok(),
-        _ => None,
-    };
     let id = str::from_utf8(id).ok()?;
     let is_id = id.len() == ID_LENGTH && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
-    let announced = match more {
-        [Reply::Array(fields)] => {
-            let mut pairs = fields.chunks_exact(2);
-            pairs.find_map(|pair| match pair {
-                [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
-                _ => None,
-            })
-        }
-        _ => None,
-    };
-    let ip = announced.or_else(|| host.clone())?;
+    let host = text(host).filter(|host| !matches!(*host, "" | "?"));
+    let host = host.map(str::to_owned);
+    let ip = announced_ip(more).map_or_else(|| host.clone(), |ip| Some(ip.to_owned()))?;
     let ip: IpAddr = ip.parse().ok().filter(|_| is_id)?;
     let server = ServerId {
         id: id.to_owned(),
@@ -56,5 +43,24 @@ pub(crate) fn server_entry(entry: &Reply) -> Option<ServerEntry> {
     Some(ServerEntry {
         server,
         is_named: host.is_some(),
+    })
+}
+
+fn text(reply: &Reply) -> Option<&str> {
+    match reply {
+        Reply::Bulk(text) => str::from_utf8(text).ok(),
+        _ => None,
+    }
+}
+
+/// The IP address in what is behind the ID in an entry.
+pub(crate) fn announced_ip(more: &[Reply]) -> Option<&str> {
+    let [Reply::Array(fields)] = more else {
+        return None;
+    };
+    let mut pairs = fields.chunks_exact(2);
+    pairs.find_map(|pair| match pair {
+        [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
+        _ => None,
     })
 }

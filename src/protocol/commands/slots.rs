@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(crate) use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::server_entry::{ServerEntry, server_entry};
+use crate::protocol::commands::server_entry::{ServerEntry, announced_ip, server_entry};
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// The number of slots.
@@ -256,12 +256,13 @@ pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
 }
 
-/// The address in a server's entry. Without a host it is that of the server that was asked.
+/// The address in a server's entry. Without a host it is that of the server that was asked. (With the host "?" the server has
+/// no host name, where host names are announced: its IP address is behind its ID.)
 fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     let Reply::Array(entry) = entry else {
         return None;
     };
-    let [host, Reply::Int(port), ..] = &entry[..] else {
+    let [host, Reply::Int(port), more @ ..] = &entry[..] else {
         return None;
     };
     let host = match host {
@@ -270,7 +271,8 @@ fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
         _ => return None,
     };
     let host = match host {
-        "" | "?" => asked,
+        "" => asked,
+        "?" => announced_ip(more.get(1..).unwrap_or_default()).unwrap_or(asked),
         host => host,
     };
     Some((host, u16::try_from(*port).ok()?))
@@ -310,6 +312,23 @@ pub(super) mod tests {
     fn master(map: &SlotMap, slot: u16) -> String {
         let master = map.master(slot);
         master.map_or_else(|| "-".into(), |(host, port)| format!("{host}:{port}"))
+    }
+
+    #[test]
+    fn a_server_without_a_host_name_is_at_its_ip_address_where_host_names_are_announced() {
+        let id = "0123456789012345678901234567890123456789";
+        let fields = |names: &[&str]| Reply::Array(names.iter().map(|name| bulk(name)).collect());
+        let entry = |host, more| Reply::Array(vec![host, Reply::Int(3), bulk(id), more]);
+        for (host, more, expected) in [
+            (bulk("?"), fields(&["ip", "10.0.0.4"]), "10.0.0.4:3"),
+            (bulk("?"), fields(&["shard", "1"]), "asked:3"),
+            (bulk(""), fields(&["ip", "10.0.0.4"]), "asked:3"),
+            (Reply::Nil, fields(&["ip", "10.0.0.4"]), "asked:3"),
+        ] {
+            let reply = Reply::Array(vec![range(0, 9, vec![entry(host, more)])]);
+            let map = SlotMap::of(&reply, "asked").unwrap();
+            assert_eq!(master(&map, 5), expected);
+        }
     }
 
     /// The expected slots follow the specification of Redis Cluster, and CLUSTER KEYSLOT.
