@@ -69,7 +69,7 @@ extern "C" {
  * Inputs are copied: nothing that is passed in needs to live longer than the call.
  *
  * A resource (what is locked, the name of a Redis key) is a pointer and a length: 1 byte to 64 KiB,
- * any bytes, no NUL needed.
+ * any bytes, no NUL needed. The names of keys that are kept beside locks, as "{shop:a}:redlock:w", give REDLOCK_CONFIG.
  *
  * Times are uint64_t milliseconds.
  *

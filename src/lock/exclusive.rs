@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::error::Error;
 use crate::lock::lock::Lock;
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::protocol::commands::kind::Kind;
 use crate::values::clock::Point;
 use crate::values::token::Token;
@@ -20,7 +20,8 @@ impl Redlock {
     ///
     /// An attempt takes at most two `node_timeout`s in all; the first operation of a program also connects.
     ///
-    /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
+    /// The resource is the key's name, 1 byte to 64 KiB, any bytes, but none of the [keys beside
+    /// locks](crate::guide::operations#names-of-keys). The ttl is truncated to whole
     /// milliseconds; from 3 ms to 100 years. It bounds how long the lock stays taken if this process
     /// dies; a lock is valid for at most 99 % of it less 2 ms.
     ///
@@ -56,7 +57,7 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        self.try_kind(&checked(resource.as_ref())?, Kind::Plain, ttl)
+        self.try_kind(&self.checked(resource)?, Kind::Plain, ttl)
     }
 
     /// Takes the lock. Waits for up to [`Options::wait`](crate::Options::wait) while others hold it or too few nodes answer, but not if the
@@ -114,7 +115,7 @@ impl Redlock {
         wait: Duration,
         keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
-        let resource = checked(resource.as_ref())?;
+        let resource = self.checked(resource)?;
         self.wait_for(&resource, Kind::Plain, ttl, wait, keep_trying)
     }
 
@@ -204,7 +205,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource, and a validity above 100 years.
+    /// [`Error::Config`] for a resource as with [`try_acquire`](Redlock::try_acquire), and a validity above 100 years.
     ///
     /// # Example
     ///
@@ -232,11 +233,6 @@ impl Redlock {
         validity: Duration,
     ) -> Result<Lock, Error> {
         let now = Point::now();
-        self.resume_kind(
-            checked(resource.as_ref())?,
-            Kind::Plain,
-            token,
-            (now, validity),
-        )
+        self.resume_kind(self.checked(resource)?, Kind::Plain, token, (now, validity))
     }
 }

@@ -15,7 +15,7 @@ impl Lock {
     /// fence <= $2`; zero rows: stop. **Get the number before you read** what you are going to change.
     ///
     /// The number is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), with gaps, per resource, and not secret.
-    /// Each node counts in a key `{<resource>}:fence`, which ends a day after its last use; the node's user needs the
+    /// Each node counts in a key `{<resource>}:redlock:fence`, which ends a day after its last use; the node's user needs the
     /// command `TIME`, and a key pattern that includes that key. The numbers grow as long as the nodes' clocks agree
     /// within a day and are not set back by a day or more. If nodes are restarted without their data, this needs the
     /// [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::{Lock, names};
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS, Mark};
 use crate::values::clock::Point;
 use crate::values::token::Token;
@@ -138,7 +138,7 @@ impl Redlock {
         let mut bytes = 0;
         for (at, resource) in resources.into_iter().enumerate() {
             let resource = resource.as_ref();
-            let name = checked(resource).map_err(|error| match error {
+            let name = self.checked(resource).map_err(|error| match error {
                 Error::Config(error) => Error::config(format!("resource {at}: {error}")),
                 other => other,
             })?;
@@ -166,7 +166,7 @@ impl Redlock {
     fn lockable(&self, resource: &[u8], kind: Kind) -> Result<Lockable, Error> {
         Ok(Lockable {
             redlock: self.clone(),
-            resource: checked(resource)?,
+            resource: self.checked(resource)?,
             kind,
         })
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionAddr;
 
 use crate::errors::error::{Error, NodeErrors};
+use crate::errors::shown::Shown;
 use crate::lock::acquirer::Acquirer;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
@@ -18,7 +19,7 @@ use crate::net::socket::trust;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
-use crate::protocol::commands::slots;
+use crate::protocol::commands::{slots, witness_keys};
 use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
@@ -27,6 +28,7 @@ use crate::settings::options::Options;
 use crate::values::arithmetic::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
+use crate::values::prefix::Prefix;
 use crate::values::token::Token;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.
@@ -302,6 +304,11 @@ impl Redlock {
         self.family.base.driver.nodes()
     }
 
+    /// Checks the name of a lock.
+    pub(crate) fn checked(&self, resource: impl AsRef<[u8]>) -> Result<Arc<[u8]>, Error> {
+        checked(resource.as_ref(), &self.options.prefix)
+    }
+
     /// The options, to change some of them and keep the others: the argument of
     /// [`with_options`](Redlock::with_options) replaces all.
     pub fn options(&self) -> &Options {
@@ -448,11 +455,20 @@ fn reachable(addr: &ConnectionAddr) -> Result<(), String> {
     }
 }
 
-pub(crate) fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {
+/// Checks the name of a lock, for clients with this prefix.
+pub(crate) fn checked(resource: &[u8], prefix: &Prefix) -> Result<Arc<[u8]>, Error> {
     if resource.is_empty() || resource.len() > MAX_RESOURCE {
         return Err(Error::config(format!(
             "the resource is {} bytes long: it must be 1 to {MAX_RESOURCE}",
             resource.len()
+        )));
+    }
+    let key = prefix.key(resource);
+    if witness_keys::is_kept_beside(&key) {
+        return Err(Error::config(format!(
+            "no lock can have the name {}: its key {} is one of those that are kept beside locks; give it another ending",
+            Shown(resource),
+            Shown(&key)
         )));
     }
     Ok(resource.into())

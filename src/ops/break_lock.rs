@@ -1,5 +1,5 @@
 use crate::errors::error::Error;
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::ops::holder::Holder;
 use crate::ops::state::NodeState;
 use crate::protocol::calls::release::Release;
@@ -47,7 +47,7 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn break_lock(&self, resource: impl AsRef<[u8]>, holder: &Holder) -> Result<bool, Error> {
-        let resource = checked(resource.as_ref())?;
+        let resource = self.checked(resource)?;
         self.has_ttl(&resource, holder)?;
         let route = self.route(&resource);
         // Otherwise the release may end before it is written to the nodes that are connected last. A node that fails to

@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::lock::lockable::Lockable;
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::net::place::deployment::Place;
 use crate::ops::interview::ask;
 use crate::ops::query::MOST_AWAY;
@@ -75,7 +75,7 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn check(&self, probe: impl AsRef<[u8]>) -> Result<Report, Error> {
-        self.check_kind(&checked(probe.as_ref())?, Kind::Plain)
+        self.check_kind(&self.checked(probe)?, Kind::Plain)
     }
 
     fn check_kind(&self, probe: &Arc<[u8]>, kind: Kind) -> Result<Report, Error> {

@@ -369,12 +369,12 @@ mod tests {
             ..key.clone()
         };
         for (name, key, beside) in [
-            ("{a}:w", &hash, true),
-            ("{a}:w", &of(&token), false),
-            ("{a}:wt", &of(b"team:redlock:3f"), true),
-            ("{a}:wt", &of(&token), false),
-            ("{a}:fence", &of(b"1795336800000001"), true),
-            ("{a}:fence", &of(&token), false),
+            ("{a}:redlock:w", &hash, true),
+            ("{a}:redlock:w", &of(&token), false),
+            ("{a}:redlock:wt", &of(b"team:redlock:3f"), true),
+            ("{a}:redlock:wt", &of(&token), false),
+            ("{a}:redlock:fence", &of(b"1795336800000001"), true),
+            ("{a}:redlock:fence", &of(&token), false),
             ("a", &hash, false),
         ] {
             assert_eq!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::net::place::deployment::Place;
 use crate::ops::holder::Holder;
 use crate::ops::query::Query;
@@ -49,7 +49,7 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
-        let resource = checked(resource.as_ref())?;
+        let resource = self.checked(resource)?;
         let key = self.options().prefix.key(&resource);
         let asked = key.to_vec();
         let answers = self.query_key(&key, move |query, asking| look(query, &asked, asking));

@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::mark_done::check_mark;
-use crate::lock::redlock::{Redlock, checked};
+use crate::lock::redlock::Redlock;
 use crate::ops::query::{Query, look_errors};
 use crate::protocol::calls::once_mark;
 use crate::protocol::commands::companions::Companion;
@@ -23,7 +23,7 @@ impl Redlock {
     /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it was done
     /// within the period, which begins when the work does.
     ///
-    /// The mark is a key beside the lock, `{<resource>}:done`, on a majority of the nodes; it ends with the period. It
+    /// The mark is a key beside the lock, `{<resource>}:redlock:done`, on a majority of the nodes; it ends with the period. It
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
     /// for now, that is tried again for as long as the lock is valid. A node that is away then does not get the mark later,
     /// and one that loses its data loses the mark. As long as a majority has it, it is found. If fewer have it, and none of
@@ -67,7 +67,7 @@ impl Redlock {
         ttl: Duration,
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        let resource = &*checked(resource.as_ref())?;
+        let resource = &*self.checked(resource)?;
         check_mark(self.nodes(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
         let begun = Point::now();
@@ -98,7 +98,7 @@ impl Redlock {
     /// [`Error::Config`] for an empty or too long resource, and for one that [cannot be marked](KeptLock::mark_done);
     /// [`Error::Unavailable`] if no majority of the nodes answered.
     pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
-        let resource = checked(resource.as_ref())?;
+        let resource = self.checked(resource)?;
         check_mark(self.nodes(), &resource)?;
         let key = self.options().prefix.key(&resource);
         let mark = Companion::Done.key(&key).concat();

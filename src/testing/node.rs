@@ -13,6 +13,7 @@ use crate::errors::error::Error;
 use crate::lock::redlock::checked;
 use crate::values::clock::millis;
 use crate::values::label::Label;
+use crate::values::prefix::Prefix;
 use crate::values::sync::{MutexGuard, lock};
 use crate::values::token::Token;
 
@@ -137,7 +138,7 @@ impl Node {
         label: &str,
         ttl: Duration,
     ) -> Result<(), Error> {
-        let name = checked(resource.as_ref())?;
+        let name = checked(resource.as_ref(), &Prefix::default())?;
         let label = Label::new(label);
         label.as_ref().map_or(Ok(()), Label::validate)?;
         let token = Token::random().map_err(Error::Random)?;

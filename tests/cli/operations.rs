@@ -712,7 +712,7 @@ fn a_prefix_keeps_the_command_to_the_keys_of_a_team() {
         "{err}"
     );
     for server in &servers {
-        assert_eq!(server.keys(), ["{team:nightly}:fence"]);
+        assert_eq!(server.keys(), ["{team:nightly}:redlock:fence"]);
     }
     // The flag goes before the variable.
     let (code, _, err) = says(&["run", "--prefix", "shop:", "nightly", "true"]);
@@ -872,7 +872,7 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         &servers,
         &[
             b"SET",
-            b"{held}:wt",
+            b"{held}:redlock:wt",
             b"redlock:00112233445566778899",
             b"PX",
             LONG.as_bytes(),
@@ -886,7 +886,11 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         eventually("it is in the queue", || {
             servers.iter().all(|server| server.queued("held") == 1)
         });
-        assert!(servers.iter().all(|server| server.exists("{held}:fence")));
+        assert!(
+            servers
+                .iter()
+                .all(|server| server.exists("{held}:redlock:fence"))
+        );
         // And what is wrong.
         everywhere(&servers, &[b"SET", b"made by hand", &TOKEN]);
         // They outlast both lists, on a busy machine as well.

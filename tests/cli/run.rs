@@ -823,7 +823,7 @@ fn once_per_runs_it_once_with_success_and_last_shows_that() {
     let hours = json["again_in_ms"].as_u64().unwrap() / 3_600_000;
     assert_eq!(hours, 19);
     // Too few nodes show nothing, and it does not run.
-    let key = "{nightly}:done";
+    let key = "{nightly}:redlock:done";
     fleet.servers.iter().for_each(|server| {
         server.command(&["SET", key, "other data"]);
     });

@@ -467,8 +467,8 @@ fn answers(mut stream: std::os::unix::net::UnixStream) -> bool {
 /// The name of a key beside a lock.
 pub fn beside(resource: &str, what: &str) -> String {
     match resource.contains('}') {
-        true => format!("{resource}::{what}"),
-        false => format!("{{{resource}}}:{what}"),
+        true => format!("{resource}::redlock:{what}"),
+        false => format!("{{{resource}}}:redlock:{what}"),
     }
 }
 

@@ -113,7 +113,7 @@ fn log_lack(node: &str, lack: Lack) {
         Lack::Queues => say!(
             info,
             node = node;
-            "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
+            "{node} does not permit the keys beside locks, such as \"{{NAME}}:redlock:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
         Lack::Clock => say!(

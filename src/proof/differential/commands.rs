@@ -241,10 +241,10 @@ impl Pair {
             // The lock is reserved for this process or another one, or the reservation is other data.
             12 => {
                 let reserved = self.one_of(&[&channel[..], value]);
-                packed(&[b"SET", b"{a}:wt", reserved, b"PX", b"60000"])
+                packed(&[b"SET", b"{a}:redlock:wt", reserved, b"PX", b"60000"])
             }
             // A writer that waits elsewhere, or has died; and data that is no holder.
-            10 => packed(&[b"SET", b"{a}:ww", &mark, b"PX", b"60000"]),
+            10 => packed(&[b"SET", b"{a}:redlock:ww", &mark, b"PX", b"60000"]),
             11 => packed(&[b"SET", self.one_of(&[&b"a"[..], b"b}"]), b""]),
             0 => packed(&[b"SET", name, value]),
             1 => packed(&[b"SET", name, value, b"PX", ttl]),

@@ -6,15 +6,15 @@ use crate::testing::store::Value;
 /// The keys that locks on two resources consist of.
 pub(super) const NAMES: [&str; 10] = [
     "a",
-    "{a}:w",
-    "{a}:wt",
-    "{a}:fence",
-    "{a}:ww",
+    "{a}:redlock:w",
+    "{a}:redlock:wt",
+    "{a}:redlock:fence",
+    "{a}:redlock:ww",
     "b}",
-    "b}::w",
-    "b}::wt",
-    "b}::fence",
-    "b}::ww",
+    "b}::redlock:w",
+    "b}::redlock:wt",
+    "b}::redlock:fence",
+    "b}::redlock:ww",
 ];
 /// All of these keys: type, ttl, and content, with the number of items before it.
 const DUMP: &str = "

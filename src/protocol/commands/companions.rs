@@ -2,14 +2,15 @@
 //!
 //! | resource | its queue |
 //! | --- | --- |
-//! | without a `}`: `shop:17`, `a{b` | `{shop:17}:w`, `{a{b}:w` |
-//! | with one: `{u1}:x`, `a{b}c`, `a}b` | `{u1}:x::w`, `a{b}c::w`, `a}b::w` |
+//! | without a `}`: `shop:17`, `a{b` | `{shop:17}:redlock:w`, `{a{b}:redlock:w` |
+//! | with one: `{u1}:x`, `a{b}c`, `a}b` | `{u1}:x::redlock:w`, `a{b}c::redlock:w`, `a}b::redlock:w` |
 //!
 //! A Redis Cluster stores keys with the same *tag* on the same server, and a script may use no others. The tag is the
 //! text between the first `{` and the first `}` behind it, if there is any, else the whole key. So these keys are where
 //! the lock is, except for names with a `}` and no tag.
 //!
-//! No two resources share such a key: the last colon follows a brace in the first form, and a colon in the second.
+//! No two resources share such a key: `:redlock:` follows a brace in the first form, and a colon in the second. No lock
+//! has such a name itself: the release of another lock would take members out of its set (rule R53).
 
 /// The witness's key in the database of the locks, behind their prefix: a user with rights for that prefix may have it.
 /// The key is never deleted. Several witnesses show as much as one.
@@ -31,14 +32,22 @@ pub(crate) enum Companion {
 }
 
 impl Companion {
+    pub(crate) const ALL: [Companion; 5] = [
+        Companion::Queue,
+        Companion::Turn,
+        Companion::Counter,
+        Companion::Mark,
+        Companion::Done,
+    ];
+
     /// The ends of the companion's key: behind a name in braces, and behind another name.
     const fn endings(self) -> [&'static [u8]; 2] {
         match self {
-            Companion::Queue => [b"}:w", b"::w"],
-            Companion::Turn => [b"}:wt", b"::wt"],
-            Companion::Counter => [b"}:fence", b"::fence"],
-            Companion::Mark => [b"}:ww", b"::ww"],
-            Companion::Done => [b"}:done", b"::done"],
+            Companion::Queue => [b"}:redlock:w", b"::redlock:w"],
+            Companion::Turn => [b"}:redlock:wt", b"::redlock:wt"],
+            Companion::Counter => [b"}:redlock:fence", b"::redlock:fence"],
+            Companion::Mark => [b"}:redlock:ww", b"::redlock:ww"],
+            Companion::Done => [b"}:redlock:done", b"::redlock:done"],
         }
     }
 
@@ -78,14 +87,6 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Companion; 5] = [
-        Companion::Queue,
-        Companion::Turn,
-        Companion::Counter,
-        Companion::Mark,
-        Companion::Done,
-    ];
-
     /// All names of up to five of these bytes.
     fn names() -> Vec<Vec<u8>> {
         let mut names = vec![Vec::new()];
@@ -101,30 +102,33 @@ mod tests {
     #[test]
     fn the_keys_beside_a_lock_are_named_after_it() {
         for (name, queue) in [
-            ("a", "{a}:w"),
-            ("a{b", "{a{b}:w"),
-            ("shop:17", "{shop:17}:w"),
-            ("{u1}:x", "{u1}:x::w"),
-            ("a{b}c", "a{b}c::w"),
-            ("}{x}", "}{x}::w"),
-            ("a}b", "a}b::w"),
-            ("a{}b", "a{}b::w"),
+            ("a", "{a}:redlock:w"),
+            ("a{b", "{a{b}:redlock:w"),
+            ("shop:17", "{shop:17}:redlock:w"),
+            ("{u1}:x", "{u1}:x::redlock:w"),
+            ("a{b}c", "a{b}c::redlock:w"),
+            ("}{x}", "}{x}::redlock:w"),
+            ("a}b", "a}b::redlock:w"),
+            ("a{}b", "a{}b::redlock:w"),
         ] {
             assert_eq!(
                 Companion::Queue.key(name.as_bytes()).concat(),
                 queue.as_bytes()
             );
         }
-        assert_eq!(Companion::Turn.key(b"a").concat(), b"{a}:wt");
-        assert_eq!(Companion::Counter.key(b"{a}").concat(), b"{a}::fence");
-        assert_eq!(Companion::Done.key(b"a").concat(), b"{a}:done");
+        assert_eq!(Companion::Turn.key(b"a").concat(), b"{a}:redlock:wt");
+        assert_eq!(
+            Companion::Counter.key(b"{a}").concat(),
+            b"{a}::redlock:fence"
+        );
+        assert_eq!(Companion::Done.key(b"a").concat(), b"{a}:redlock:done");
     }
 
     #[test]
     fn they_are_in_the_slot_of_the_lock_but_for_a_brace_without_a_tag() {
         let slot = |key: &[u8]| tag(key).unwrap_or(key).to_vec();
         for name in names() {
-            for companion in ALL {
+            for companion in Companion::ALL {
                 let same = slot(&companion.key(&name).concat()) == slot(&name);
                 assert_eq!(same, !are_elsewhere(&name), "{}", name.escape_ascii());
             }
@@ -135,7 +139,7 @@ mod tests {
     fn no_two_of_them_have_the_same_key_and_each_is_recognized() {
         let mut keys = HashMap::new();
         for name in names() {
-            for companion in ALL {
+            for companion in Companion::ALL {
                 let key = companion.key(&name).concat();
                 assert!(companion.is_key(&key), "{}", key.escape_ascii());
                 let before = keys.insert(key, name.clone());
@@ -143,12 +147,13 @@ mod tests {
             }
         }
         for key in [
-            &b"a:w"[..],
-            b"{a:w",
-            b"a}:w",
-            b"a::w",
-            b"{a}b}:w",
-            b"{a}:wt",
+            &b"a:redlock:w"[..],
+            b"{a:redlock:w",
+            b"{a}:w",
+            b"a}:redlock:w",
+            b"a::redlock:w",
+            b"{a}b}:redlock:w",
+            b"{a}:redlock:wt",
         ] {
             assert!(!Companion::Queue.is_key(key), "{}", key.escape_ascii());
         }

@@ -1,6 +1,6 @@
 //! The keys that a witness may have in a Redis Cluster: each server has its witness in one of its own slots.
 
-use crate::protocol::commands::companions::{WITNESS, tag};
+use crate::protocol::commands::companions::{Companion, WITNESS, tag};
 use crate::protocol::commands::slots::{SlotMap, slot};
 
 /// The number of tags that is enough for all slots.
@@ -27,16 +27,21 @@ impl SlotMap {
 
 /// Whether this may be the key of a witness, whatever the prefix.
 pub(crate) fn is_witness(key: &[u8]) -> bool {
-    let digits = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let in_braces = |key: &[u8]| {
-        let behind = key.strip_suffix(b"}")?;
-        let start = behind.iter().rposition(|byte| *byte == b'{')?;
-        let (key, number) = (behind.get(..start)?, behind.get(start + 1..)?);
-        key.strip_suffix(b":")
-            .filter(|_| digits(number))
-            .map(<[u8]>::to_vec)
-    };
-    in_braces(key).map_or_else(|| key.ends_with(WITNESS), |key| key.ends_with(WITNESS))
+    untagged(key).unwrap_or(key).ends_with(WITNESS)
+}
+
+/// Whether this key is kept beside locks, so that no lock may have it.
+pub(crate) fn is_kept_beside(key: &[u8]) -> bool {
+    Companion::ALL.iter().any(|companion| companion.is_key(key)) || is_witness(key)
+}
+
+/// The key without the number that is its tag, if it has one.
+fn untagged(key: &[u8]) -> Option<&[u8]> {
+    let behind = key.strip_suffix(b"}")?;
+    let start = behind.iter().rposition(|byte| *byte == b'{')?;
+    let (key, number) = (behind.get(..start)?, behind.get(start + 1..)?);
+    let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+    key.strip_suffix(b":").filter(|_| is_number)
 }
 
 /// The name with this number as its tag.

@@ -95,7 +95,7 @@ fn passes(tests: &str, left: impl Fn(&str) -> bool) {
 #[test]
 fn locks_in_python_do_what_they_promise() {
     // The counter of fencing tokens stays for a day.
-    passes("test_locks.py", |key| key == "{größe}:fence");
+    passes("test_locks.py", |key| key == "{größe}:redlock:fence");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn signals_and_the_end_of_a_program_end_waits_in_python() {
 #[test]
 fn events_errors_and_hand_overs_in_python() {
     // The mark of what was done stays for its period.
-    passes("test_reports.py", |key| key == "{nightly}:done");
+    passes("test_reports.py", |key| key == "{nightly}:redlock:done");
 }
 
 #[cfg(feature = "testing")]

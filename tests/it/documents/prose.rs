@@ -838,7 +838,7 @@ fn no_error_is_made(servers: &[Server], urls: &[String]) {
             let mut all = quiet.iter_mut();
             all.all(|one| {
                 redis::cmd("ZCARD")
-                    .arg("{shop:a}:w")
+                    .arg("{shop:a}:redlock:w")
                     .query::<u64>(one)
                     .unwrap()
                     == 1

@@ -195,11 +195,12 @@ fn a_number_is_asked_for_once_and_counted_in_a_key_that_lives_for_a_day() {
     assert_eq!(lock.fencing_token().unwrap(), number);
     assert_eq!(calls(), before, "no node was asked");
     assert_eq!(counter(&server, "a"), Some(number));
-    let left = || redis::from_redis_value::<u64>(server.command(&["PTTL", "{a}:fence"])).unwrap();
+    let left =
+        || redis::from_redis_value::<u64>(server.command(&["PTTL", "{a}:redlock:fence"])).unwrap();
     let day = 24 * 3600 * 1000;
     assert!((day - 60_000..=day).contains(&left()), "{}", left());
     drop(lock);
-    server.command(&["PEXPIRE", "{a}:fence", "60000"]);
+    server.command(&["PEXPIRE", "{a}:redlock:fence", "60000"]);
     assert!(take(&redlock, "a").fencing_token().is_ok());
     assert!(left() > day - 60_000, "its life is renewed");
 }
@@ -235,7 +236,7 @@ fn a_node_that_is_ahead_makes_one_more_round() {
     let redlock = connected(&servers);
     let lock = take(&redlock, "a");
     let ahead = LAST - 1_000_000_000;
-    servers[0].command(&["SET", "{a}:fence", &ahead.to_string()]);
+    servers[0].command(&["SET", "{a}:redlock:fence", &ahead.to_string()]);
     // Both that are left are needed.
     servers[2].kill();
     let number = lock.fencing_token().unwrap();
@@ -260,19 +261,20 @@ fn counters_that_cannot_count_are_named() {
         ("inf".to_owned(), "out of range"),
         ("abc".to_owned(), ""),
     ] {
-        server.command(&["SET", "{a}:fence", &value]);
+        server.command(&["SET", "{a}:redlock:fence", &value]);
         let text = unavailable(lock.fencing_token()).to_string();
         assert!(text.contains("the server answered: "), "{value}: {text}");
         assert!(text.contains(expected), "{value}: {text}");
-        let stays: String = redis::from_redis_value(server.command(&["GET", "{a}:fence"])).unwrap();
+        let stays: String =
+            redis::from_redis_value(server.command(&["GET", "{a}:redlock:fence"])).unwrap();
         assert_eq!(stays, value);
     }
-    server.command(&["DEL", "{a}:fence"]);
-    server.command(&["RPUSH", "{a}:fence", "x"]);
+    server.command(&["DEL", "{a}:redlock:fence"]);
+    server.command(&["RPUSH", "{a}:redlock:fence", "x"]);
     let text = unavailable(lock.fencing_token()).to_string();
     assert!(text.contains("WRONGTYPE"), "{text}");
-    server.command(&["DEL", "{a}:fence"]);
-    server.command(&["SET", "{a}:fence", &(LAST - 1).to_string()]);
+    server.command(&["DEL", "{a}:redlock:fence"]);
+    server.command(&["SET", "{a}:redlock:fence", &(LAST - 1).to_string()]);
     assert_eq!(lock.fencing_token().unwrap(), LAST);
     assert_eq!(counter(&server, "a"), Some(LAST));
 }

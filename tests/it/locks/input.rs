@@ -206,6 +206,57 @@ fn a_bad_resource_or_ttl_is_named_and_nothing_is_sent() {
 }
 
 #[test]
+fn names_of_keys_beside_locks_are_refused() {
+    let server = Server::several(1);
+    let redlock = unhurried_redlock(&server);
+    let with = |prefix| {
+        let options = unhurried().prefix(prefix);
+        redlock.clone().with_options(options).unwrap()
+    };
+    let in_it = with("{shop}:redlock:");
+    for (redlock, name, key) in [
+        (&redlock, "{shop}:redlock:w", "{shop}:redlock:w"),
+        (&redlock, "{shop}:redlock:wt", "{shop}:redlock:wt"),
+        (&redlock, "{shop}:redlock:ww", "{shop}:redlock:ww"),
+        (&redlock, "{shop}:redlock:fence", "{shop}:redlock:fence"),
+        (&redlock, "{shop}:redlock:done", "{shop}:redlock:done"),
+        (&redlock, "{shop}::redlock:w", "{shop}::redlock:w"),
+        (&redlock, "redlock:witness", "redlock:witness"),
+        (&redlock, "redlock:witness:{17}", "redlock:witness:{17}"),
+        (&in_it, "w", "{shop}:redlock:w"),
+    ] {
+        let token = Token::from_bytes([7; 20]);
+        for text in [
+            config(redlock.try_acquire(name, TTL)),
+            config(redlock.acquire(name, TTL)),
+            config(redlock.reentrant().acquire(name, TTL)),
+            config(redlock.resume(name, token, TTL)),
+            config(redlock.semaphore(name, 2)),
+            config(redlock.read_lock(name)),
+            config(redlock.write_lock(name)),
+            config(redlock.several(["a", name])),
+            config(redlock.once_per(name, TTL, TTL, |_| Ok::<_, Error>(()))),
+        ] {
+            let is_named = text.contains(&format!("the name \"{name}\": its key \"{key}\""));
+            assert!(is_named && text.contains("another ending"), "{text}");
+        }
+    }
+    assert!(server[0].keys().is_empty());
+    // Names that people choose, and those whose keys are no such ones behind a prefix.
+    let team = with("team:");
+    for (redlock, name) in [
+        (&redlock, "{shop}:w"),
+        (&redlock, "{shop}:done"),
+        (&redlock, "shop:redlock:w"),
+        (&redlock, "redlock:fence"),
+        (&team, "{shop}:redlock:w"),
+        (&in_it, "x"),
+    ] {
+        take(redlock, name).release().unwrap();
+    }
+}
+
+#[test]
 fn bad_options_are_named_and_the_redlock_is_not_harmed() {
     let redlock = Redlock::new(["redis://a"]).unwrap();
     for (options, expected) in [

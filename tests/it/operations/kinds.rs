@@ -267,7 +267,7 @@ fn each_permit_and_reader_is_listed_and_what_lies_beside_them_is_not() {
     assert!(matches!(waited, Err(Error::Busy(_))));
     servers[0].command(&[
         "SET",
-        "{prices}:ww",
+        "{prices}:redlock:ww",
         "1700000000000 0123456789abcdef",
         "PX",
         "60000",

@@ -443,7 +443,7 @@ fn a_turn_that_never_ends_keeps_no_waiter_out_for_ever() {
         let redlock = fair(&servers);
         let other = format!("redlock:{}", "00".repeat(16));
         for server in &servers {
-            server.command(&["SET", "{a}:wt", &other]);
+            server.command(&["SET", "{a}:redlock:wt", &other]);
         }
         assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
         let started = Instant::now();
@@ -462,12 +462,12 @@ fn a_turn_that_never_ends_keeps_no_waiter_out_for_ever() {
 fn a_foreign_value_in_the_key_of_the_turn_stays_as_it_is() {
     let servers = Server::several(1);
     for command in [
-        &["SET", "{a}:wt", "another program's lock"][..],
-        &["RPUSH", "{a}:wt", "x", "y"],
+        &["SET", "{a}:redlock:wt", "another program's lock"][..],
+        &["RPUSH", "{a}:redlock:wt", "x", "y"],
     ] {
         let server = &servers[0];
         server.command(command);
-        let before = server.command(&["DUMP", "{a}:wt"]);
+        let before = server.command(&["DUMP", "{a}:redlock:wt"]);
         let [one, other] = [(); 2].map(|()| fair(&servers));
         let lock = take(&one, "a");
         std::thread::scope(|scope| {
@@ -481,8 +481,8 @@ fn a_foreign_value_in_the_key_of_the_turn_stays_as_it_is() {
         for _ in 0..10 {
             take(&one, "a").release().unwrap();
         }
-        assert_eq!(server.command(&["DUMP", "{a}:wt"]), before);
-        server.command(&["DEL", "{a}:wt"]);
+        assert_eq!(server.command(&["DUMP", "{a}:redlock:wt"]), before);
+        server.command(&["DEL", "{a}:redlock:wt"]);
     }
 }
 
@@ -538,7 +538,7 @@ fn a_node_that_refuses_writes_is_no_node_that_keeps_the_lock_for_others() {
         next.join().unwrap().unwrap().release().unwrap();
     });
     let server = &servers[0];
-    server.command(&["ZADD", "{a}:w", "1", "redlock:another"]);
+    server.command(&["ZADD", "{a}:redlock:w", "1", "redlock:another"]);
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let nodes = unavailable(redlock.try_acquire("a", TTL));
     assert!(nodes.to_string().contains("READONLY"), "{nodes}");

@@ -188,6 +188,48 @@ fn in_a_cluster_scripts_use_only_keys_in_the_slot_of_the_lock() {
     }
 }
 
+/// The ending of the queue's key was `:w` once.
+#[test]
+fn a_release_leaves_what_has_a_natural_name_beside_its_lock() {
+    let servers = Server::several(3);
+    let redlock = redlock(&servers).with_options(patient()).unwrap();
+    let endings = ["w", "wt", "ww", "fence", "done", "queue"];
+    for server in &servers {
+        for ending in endings {
+            server.command(&["ZADD", &format!("{{data}}:{ending}"), "1", "x", "2", "y"]);
+        }
+    }
+    let dumps = || {
+        let dump = |server: &Server| {
+            endings.map(|ending| server.command(&["DUMP", &format!("{{data}}:{ending}")]))
+        };
+        servers.iter().map(dump).collect::<Vec<_>>()
+    };
+    let before = dumps();
+    let used = |name: &str| {
+        let lock = take(&redlock, name);
+        lock.fencing_token().unwrap();
+        lock.release().unwrap();
+        is_woken(&servers[0], [&redlock, &connected(&servers)], name);
+    };
+    used("data");
+    assert_eq!(dumps(), before);
+
+    let permits = redlock.semaphore("{shop}:w", 2).unwrap();
+    let readers = redlock.read_lock("{prices}:w").unwrap();
+    let held = [(); 2].map(|()| permits.try_acquire(TTL).unwrap().unwrap());
+    let reader = readers.try_acquire(TTL).unwrap().unwrap();
+    used("shop");
+    used("prices");
+    assert!(permits.try_acquire(TTL).unwrap().is_none());
+    let writer = redlock.write_lock("{prices}:w").unwrap();
+    assert!(writer.try_acquire(TTL).unwrap().is_none());
+    for mut lock in held.into_iter().chain([reader]) {
+        lock.extend(TTL).unwrap();
+        lock.release().unwrap();
+    }
+}
+
 /// Whatever is under way when the right is taken away.
 #[test]
 fn no_release_is_lost_when_the_right_to_the_queue_is_taken_away_and_given_back() {

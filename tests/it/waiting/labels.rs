@@ -140,7 +140,7 @@ fn what_else_is_in_a_queue_is_counted_and_neither_shown_nor_in_the_way() {
                 waits
             });
             // They have waited longer than all others.
-            let queue = format!("{{{kind}}}:w");
+            let queue = format!("{{{kind}}}:redlock:w");
             let too_long = [b"redlock:3f ", &[b'x'; 1_000_000][..]].concat();
             for member in odd.into_iter().chain(long.then_some(&too_long[..])) {
                 for server in &servers {

@@ -460,10 +460,10 @@ fn users_that_may_not_subscribe_wait_by_polling() {
 fn a_foreign_value_in_the_key_of_the_queue_stays_as_it_is() {
     let servers = Server::several(3);
     let values: [&[&str]; 4] = [
-        &["SET", "{a}:w", "foreign"],
-        &["SET", "{a}:w", "foreign", "PX", "60000"],
-        &["RPUSH", "{a}:w", "1", "2"],
-        &["HSET", "{a}:w", "field", "value"],
+        &["SET", "{a}:redlock:w", "foreign"],
+        &["SET", "{a}:redlock:w", "foreign", "PX", "60000"],
+        &["RPUSH", "{a}:redlock:w", "1", "2"],
+        &["HSET", "{a}:redlock:w", "field", "value"],
     ];
     for value in values {
         for server in &servers {
@@ -471,8 +471,9 @@ fn a_foreign_value_in_the_key_of_the_queue_stays_as_it_is() {
         }
         let state = || {
             let of = |server: &Server| {
-                let left = redis::from_redis_value(server.command(&["PTTL", "{a}:w"])).unwrap();
-                (server.command(&["DUMP", "{a}:w"]), left)
+                let left =
+                    redis::from_redis_value(server.command(&["PTTL", "{a}:redlock:w"])).unwrap();
+                (server.command(&["DUMP", "{a}:redlock:w"]), left)
             };
             servers.iter().map(of).collect::<Vec<(_, i64)>>()
         };
@@ -495,7 +496,7 @@ fn a_foreign_value_in_the_key_of_the_queue_stays_as_it_is() {
             );
         }
         for server in &servers {
-            server.command(&["DEL", "{a}:w"]);
+            server.command(&["DEL", "{a}:redlock:w"]);
         }
     }
 }
@@ -689,7 +690,8 @@ fn the_entry_of_a_killed_waiter_ends_by_itself() {
     in_queue(&servers, "a", 1);
     process.kill();
     for server in &servers {
-        let left: i64 = redis::from_redis_value(server.command(&["PTTL", "{a}:w"])).unwrap();
+        let left: i64 =
+            redis::from_redis_value(server.command(&["PTTL", "{a}:redlock:w"])).unwrap();
         assert!((1..=8000).contains(&left), "{left}");
     }
     eventually("no queue is left", || {

@@ -60,7 +60,7 @@ fn commands_are_packed_as_the_redis_crate_packs_them() {
     });
     let mut set = redis::cmd("SET");
     set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
-    let beside = |what: &str| [resource, b"::", what.as_bytes()].concat();
+    let beside = |what: &str| [resource, b"::redlock:", what.as_bytes()].concat();
     let script = |script: Script, beside_it: &[&str], by_hash| {
         let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
         call.arg(if by_hash { script.hash } else { script.text });

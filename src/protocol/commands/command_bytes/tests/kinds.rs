@@ -97,7 +97,9 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
         (
             &held,
             &RELEASE,
-            call(RELEASE_MEMBER, &["a", "{a}:w"]).arg(ID).arg(&slot),
+            call(RELEASE_MEMBER, &["a", "{a}:redlock:w"])
+                .arg(ID)
+                .arg(&slot),
         ),
         (
             &Kind::Stray(17),
@@ -107,7 +109,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
         (
             &new,
             &waits,
-            call(ACQUIRE_PERMIT, &["a", "{a}:w"])
+            call(ACQUIRE_PERMIT, &["a", "{a}:redlock:w"])
                 .arg(VALUE)
                 .arg(1000)
                 .arg(&waiter)
@@ -117,7 +119,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
         (
             &read,
             &but,
-            call(RELEASE_MEMBER, &["a", "{a}:w"])
+            call(RELEASE_MEMBER, &["a", "{a}:redlock:w"])
                 .arg(ID)
                 .arg(&reader)
                 .arg(&name),
@@ -125,7 +127,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
         (
             &held,
             &Action::Fence(17),
-            call(FENCE_MEMBER, &["a", "{a}:fence"])
+            call(FENCE_MEMBER, &["a", "{a}:redlock:fence"])
                 .arg(ID)
                 .arg(17)
                 .arg(&slot),
@@ -133,7 +135,7 @@ fn commands_of_members_have_all_keys_and_as_much_of_the_member_as_is_known() {
         (
             &read,
             &acquire,
-            call(ACQUIRE_READ, &["a", "{a}:w", "{a}:ww"])
+            call(ACQUIRE_READ, &["a", "{a}:redlock:w", "{a}:redlock:ww"])
                 .arg(VALUE)
                 .arg(1000)
                 .arg("")
@@ -183,7 +185,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
         (
             &write,
             &leave,
-            call(LEAVE, &["a", "{a}:w", "{a}:ww"])
+            call(LEAVE, &["a", "{a}:redlock:w", "{a}:redlock:ww"])
                 .arg(1)
                 .arg(mark)
                 .arg(&waiter),
@@ -191,7 +193,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
         (
             &write,
             &acquire,
-            call(ACQUIRE_WRITE, &["a", "{a}:w", "{a}:ww"])
+            call(ACQUIRE_WRITE, &["a", "{a}:redlock:w", "{a}:redlock:ww"])
                 .arg(VALUE)
                 .arg(1000)
                 .arg("")
@@ -207,7 +209,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
         (
             &write,
             &RELEASE,
-            call(RELEASE_NAMES, &["a", "{a}:w", "{a}:ww"])
+            call(RELEASE_NAMES, &["a", "{a}:redlock:w", "{a}:redlock:ww"])
                 .arg(ID)
                 .arg(1)
                 .arg("")
@@ -225,7 +227,7 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
         (
             &both,
             &waits,
-            call(ACQUIRE_NAMES, &["a", "b", "{a}:w", "{b}:w"])
+            call(ACQUIRE_NAMES, &["a", "b", "{a}:redlock:w", "{b}:redlock:w"])
                 .arg(VALUE)
                 .arg(1000)
                 .arg(&waiter)
@@ -263,7 +265,14 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
             &RELEASE,
             call(
                 RELEASE_NAMES,
-                &["a", "b", "{a}:w", "{b}:w", "{a}:ww", "{b}:ww"],
+                &[
+                    "a",
+                    "b",
+                    "{a}:redlock:w",
+                    "{b}:redlock:w",
+                    "{a}:redlock:ww",
+                    "{b}:redlock:ww",
+                ],
             )
             .arg(ID)
             .arg(2)
@@ -273,9 +282,12 @@ fn commands_of_writers_and_several_names_have_all_keys_and_claims() {
         (
             &both,
             &Action::Fence(17),
-            call(FENCE_NAMES, &["a", "b", "{a}:fence", "{b}:fence"])
-                .arg(ID)
-                .arg(17),
+            call(
+                FENCE_NAMES,
+                &["a", "b", "{a}:redlock:fence", "{b}:redlock:fence"],
+            )
+            .arg(ID)
+            .arg(17),
         ),
     ]);
 }
