@@ -16,7 +16,7 @@ use crate::protocol::commands::scripts::INSPECT;
 use crate::values::lock_value;
 
 const _: () = assert!(
-    lock_value::LONGEST == 98 && lock_value::LONGEST_MEMBER == 110,
+    lock_value::MOST == 256 && lock_value::MOST_OF_MEMBER == 268,
     "INSPECT asks for these"
 );
 
@@ -134,8 +134,8 @@ fn look_natively(
     if Dialect::without_scripts(refused, &trials).is_err() {
         return Err(Cause::refused(refused));
     }
-    // One byte more than a lock's value has: the value may be large.
-    let last = lock_value::LONGEST.to_string();
+    // One byte more than a lock's value can have: the value may be large.
+    let last = lock_value::MOST.to_string();
     let [begin, left]: [&[&[u8]]; 2] =
         [&[b"GETRANGE", key, b"0", last.as_bytes()], &[b"PTTL", key]];
     let replies = query.ask_each([begin, left], asking)?;
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(format!("{holder:?}"), "Holder(07070707 (web-3:4711 é))");
         // Longer than the part that is read, or no label.
         for (length, rest) in [
-            ("99", &b"\0redlock:12345abc"[..]),
+            ("257", &b"\0redlock:12345abc"[..]),
             ("36", b"\0redlock:12345a\n"),
             ("35", b"\0redlock:12345\xFF"),
             ("23", b"abc"),

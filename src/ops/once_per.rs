@@ -14,7 +14,7 @@ use crate::protocol::calls::once_mark;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::resp::Reply;
 use crate::values::clock::Point;
-use crate::values::last_run::{self, LastRun};
+use crate::values::last_run::LastRun;
 
 impl Redlock {
     /// Does the work once in a period, on all hosts that call this: the first of them does it under the lock, which is
@@ -155,8 +155,7 @@ fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>,
     let [value, left] = query.ask_each([&[b"GET", mark], &[b"PTTL", mark]], asking)?;
     let value = match value {
         Reply::Nil => return Ok(None),
-        Reply::Bulk(value) if value.len() <= last_run::LONGEST => value,
-        Reply::Bulk(_) => return Err(other_data()),
+        Reply::Bulk(value) => value,
         Reply::Error(text) => return Err(Cause::refused(&text)),
         other => return Err(Cause::Garbage(other.kind().into())),
     };

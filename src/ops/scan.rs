@@ -21,7 +21,7 @@ use crate::values::{last_run, lock_value};
 /// How many keys are asked for at a time.
 const PAGE: usize = 1000;
 /// How much is read of a value: one byte more than a lock can have.
-const VALUE: usize = lock_value::LONGEST + 1;
+const VALUE: usize = lock_value::MOST + 1;
 
 /// A key on one node. Permits and readers have one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -38,6 +38,15 @@ impl Label {
         label.validate().is_ok().then_some(label)
     }
 
+    /// The label at the start of these bytes, which ends at the first `\0`: later versions may have more fields behind that.
+    /// `Some(None)`: there is no label. `None`: other data.
+    pub(crate) fn before_fields(bytes: &[u8]) -> Option<Option<Label>> {
+        match bytes.split(|byte| *byte == 0).next() {
+            None | Some([]) => Some(None),
+            Some(label) => Label::parse(label).map(Some),
+        }
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -95,5 +104,22 @@ mod tests {
         error("\u{301}a");
         assert_eq!(Label::parse(b""), None);
         assert_eq!(Label::parse(b"\xff"), None);
+    }
+
+    #[test]
+    fn a_label_ends_where_fields_of_later_versions_begin() {
+        let label = Label::new("web-3");
+        for (bytes, expected) in [
+            (&b""[..], Some(None)),
+            (b"\0", Some(None)),
+            (b"\0x=1\n\0", Some(None)),
+            (b"web-3", Some(label.clone())),
+            (b"web-3\0", Some(label.clone())),
+            (b"web-3\0x=\xff\0y", Some(label)),
+            (b"web\n3\0x=1", None),
+            (&[&[b'x'; 65][..], b"\0"].concat(), None),
+        ] {
+            assert_eq!(Label::before_fields(bytes), expected, "{bytes:?}");
+        }
     }
 }

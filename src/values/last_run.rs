@@ -6,8 +6,8 @@ use crate::values::label::Label;
 
 /// How the value begins.
 pub(crate) const HEAD: &[u8] = b"redlock:done ";
-/// The maximum length of a value.
-pub(crate) const LONGEST: usize = HEAD.len() + 2 * 21 + Label::MAX;
+/// The maximum length of a value. Later versions may have more fields behind the label, from the first `\0` on.
+pub(crate) const MOST: usize = 256;
 
 /// The last run that succeeded, as [`Redlock::last_run`](crate::Redlock::last_run) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,14 +63,14 @@ impl LastRun {
 
     /// Reads a value. `None`: it is other data, no part of which may be shown.
     pub(crate) fn parse(value: &[u8]) -> Option<LastRun> {
-        let text = str::from_utf8(value.strip_prefix(HEAD)?).ok()?;
-        let mut parts = text.splitn(3, ' ');
-        let mut time = || Some(Duration::from_millis(parts.next()?.parse().ok()?));
-        let (ended, took) = (time()?, time()?);
-        let label = match parts.next()? {
-            "" => None,
-            label => Some(Label::parse(label.as_bytes())?),
+        let rest = value.strip_prefix(HEAD).filter(|_| value.len() <= MOST)?;
+        let mut parts = rest.splitn(3, |byte| *byte == b' ');
+        let mut time = || {
+            let text = str::from_utf8(parts.next()?).ok()?;
+            Some(Duration::from_millis(text.parse().ok()?))
         };
+        let (ended, took) = (time()?, time()?);
+        let label = Label::before_fields(parts.next()?)?;
         Some(LastRun::new(UNIX_EPOCH.checked_add(ended)?, took, label))
     }
 }
@@ -84,8 +84,15 @@ mod tests {
         for label in [None, Label::new("web-3:4711 a")] {
             let ended = UNIX_EPOCH + Duration::from_millis(1_800_000_000_123);
             let run = LastRun::new(ended, Duration::from_millis(4500), label);
-            assert!(run.pack().len() <= LONGEST);
-            assert_eq!(LastRun::parse(&run.pack()), Some(run));
+            let packed = run.pack();
+            assert_eq!(LastRun::parse(&packed), Some(run.clone()));
+            // Fields of later versions are ignored, up to a length.
+            let mut more = [&packed[..], b"\0x=1 \xff"].concat();
+            assert_eq!(LastRun::parse(&more), Some(run.clone()));
+            more.resize(MOST, b'x');
+            assert_eq!(LastRun::parse(&more), Some(run));
+            more.push(b'x');
+            assert_eq!(LastRun::parse(&more), None);
         }
         for other in [
             &b""[..],
@@ -96,6 +103,8 @@ mod tests {
             b"redlock:done x 2 a",
             b"redlock:done 1 2 a\n",
             b"redlock:done 1 2 \xff",
+            b"redlock:done 1 2\0x=1",
+            b"redlock:done 1\0 2 a",
             b"done 1 2 a",
         ] {
             assert_eq!(LastRun::parse(other), None, "{other:?}");

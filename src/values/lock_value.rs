@@ -12,8 +12,10 @@ pub(crate) const TOKEN: usize = Token::LENGTH;
 /// The mark between the token and the rest. Without it, any other program's data after 20 bytes (a signature, an id
 /// and a length) could be taken for a label, and shown.
 pub(crate) const MARK: &[u8] = b"\0redlock:";
-/// The maximum length of a lock's value.
-pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Since::LENGTH + Label::MAX;
+/// The maximum length of a lock's value that this version writes.
+const LONGEST: usize = TOKEN + MARK.len() + Since::LENGTH + Label::MAX;
+/// The maximum length of a lock's value. Later versions may have more fields behind the label, from the first `\0` on.
+pub(crate) const MOST: usize = 256;
 
 /// When a lock was acquired, by the wall clock of its holder, for people: no decision depends on it. In whole seconds
 /// since 1970; zeros if the time is not known. Servers set the first bit once the holder has given the lock up, and left
@@ -109,18 +111,14 @@ pub(crate) struct ValueParts {
 /// may be shown. Other libraries' locks are bare tokens.
 pub(crate) fn parse(value: &[u8], length: usize) -> Option<ValueParts> {
     let (token, rest) = value.split_first_chunk::<TOKEN>()?;
-    if length != value.len() || is_data(token) {
+    if length != value.len() || length > MOST || is_data(token) {
         return None;
     }
     let (since, label) = match rest {
         [] => (Since::UNKNOWN, None),
         _ => {
             let (since, label) = rest.strip_prefix(MARK)?.split_first_chunk()?;
-            let label = match label {
-                [] => None,
-                _ => Some(Label::parse(label)?),
-            };
-            (Since(*since), label)
+            (Since(*since), Label::before_fields(label)?)
         }
     };
     Some(ValueParts {
@@ -166,7 +164,7 @@ pub(crate) enum ValueRole {
 }
 
 /// The maximum length of a member.
-pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
+pub(crate) const MOST_OF_MEMBER: usize = HEAD.len() + 4 + MOST;
 const HEAD: &[u8] = b"redlock:";
 
 /// The role of a permit's or a reader's member in its sorted set, and the parts of its value.
@@ -225,6 +223,33 @@ mod tests {
         }
         let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
         assert_eq!(pack(&token, at(TODAY), Some(&longest)).len(), LONGEST);
+    }
+
+    #[test]
+    fn fields_of_later_versions_are_ignored_up_to_a_length() {
+        let token = Token::from_bytes([0xA7; TOKEN]);
+        let label = Label::parse(b"web-3:4711");
+        for label in [label.as_ref(), None] {
+            let packed = pack(&token, at(TODAY), label);
+            let expected = parse(&packed, packed.len());
+            assert!(expected.is_some());
+            for fields in [&b"\0"[..], b"\0x=1", b"\0\xff\0redlock:\0"] {
+                let mut value = [&packed[..], fields].concat();
+                assert_eq!(parse(&value, value.len()), expected, "{fields:?}");
+                assert_eq!(
+                    parse(&marked(&value, true), value.len()).unwrap().label,
+                    label.cloned()
+                );
+                value.resize(MOST, b'x');
+                assert_eq!(parse(&value, MOST), expected);
+                assert_eq!(parse(&value, MOST + 1), None);
+                value.push(b'x');
+                assert_eq!(parse(&value, MOST + 1), None);
+            }
+        }
+        // The fields are behind a time.
+        let bare = [&token.as_bytes()[..], b"\0x=1"].concat();
+        assert_eq!(parse(&bare, bare.len()), None);
     }
 
     #[test]
@@ -312,10 +337,17 @@ mod tests {
             assert_eq!(parse_member(&member(head)), None, "{head}");
         }
         assert_eq!(parse_member(b"redlock:s000"), None);
-        let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
-        let longest = pack(&token, at(TODAY), Some(&longest));
-        let longest = [&b"redlock:s000"[..], &longest].concat();
-        assert_eq!(longest.len(), LONGEST_MEMBER);
+        // Fields of later versions are ignored, up to a length.
+        let more = [&member("redlock:s007")[..], b"\0x=1"].concat();
+        assert_eq!(
+            parse_member(&more),
+            Some((ValueRole::Permit(7), parts.clone()))
+        );
+        let mut longest = more.clone();
+        longest.resize(MOST_OF_MEMBER, b'x');
+        assert_eq!(parse_member(&longest), parse_member(&more));
+        longest.push(b'x');
+        assert_eq!(parse_member(&longest), None);
     }
 
     /// JSON, PHP sessions, UTF-8, UTF-16, MessagePack, Java, signed cookies, and other libraries' tokens.

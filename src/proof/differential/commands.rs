@@ -101,7 +101,7 @@ impl Pair {
             }
             95 => Action::Ping,
             96 => return packed(&[b"PTTL", resource]),
-            97 => return packed(&[b"GETRANGE", resource, b"0", b"97"]),
+            97 => return packed(&[b"GETRANGE", resource, b"0", b"256"]),
             _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
         };
         let mut bytes = Vec::new();
@@ -216,7 +216,12 @@ impl Pair {
             String::from_utf8_lossy(&self.some_channel().bytes())
         );
         let mark = mark.into_bytes();
-        let values: [&[u8]; 17] = [
+        // Fields of a later version.
+        let fields = [&b"\0redlock:\0\x6b\x49\xd2\0web-3:4711\0"[..], &[b'x'; 240]].concat();
+        let fields = &fields[..self.one_of(&[14, 15, 24, 25, 40, 200, 236, 237, fields.len()])];
+        let later = [&token.as_bytes()[..], fields].concat();
+        let later_member = [&member[..], fields].concat();
+        let values: [&[u8]; 19] = [
             &member,
             &reader,
             &mark,
@@ -224,7 +229,9 @@ impl Pair {
             b"",
             b"x",
             b"postgres://admin:hunter2@db.example",
-            &[b'y'; 100],
+            &[b'y'; 300],
+            &later,
+            &later_member,
             token.as_bytes(),
             &channel,
             &labelled,

@@ -73,7 +73,7 @@ pub(crate) fn member_parts(member: &[u8]) -> (&[u8], Option<&[u8]>) {
 /// The label in a member of the queue. `None`: the waiter has none, or the member is not of this crate.
 pub(crate) fn label_of(member: &[u8]) -> Option<Label> {
     let (channel, label) = member_parts(member);
-    Label::parse(label?).filter(|_| is_channel(channel))
+    Label::before_fields(label?)?.filter(|_| is_channel(channel))
 }
 
 /// How long a node reserves a free lock for the waiter that it has notified.
@@ -186,7 +186,7 @@ impl LockInfo {
             name: place.get(1..).and_then(|name| name.parse().ok()),
             left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
-            label: parts.next().and_then(Label::parse),
+            label: parts.next().and_then(Label::before_fields).flatten(),
             other_type: left == -2.0 && holder == "-",
         })
     }
@@ -302,6 +302,8 @@ mod tests {
                 (expected.as_bytes(), shown.map(str::as_bytes))
             );
             assert_eq!(label_of(&member), label);
+            let more = [&member[..], b"\0x=1"].concat();
+            assert!(label.is_none() || label_of(&more) == label);
         }
         // Those of other programs, and what nobody should print.
         for other in [

@@ -134,7 +134,7 @@ impl CommandRun<'_> {
         for (score, member) in members.iter().rev().take(1000) {
             let left = score.saturating_sub(now);
             if left >= 0 && size < 60_000 {
-                let start = member.get(..=lock_value::LONGEST_MEMBER).unwrap_or(member);
+                let start = member.get(..=lock_value::MOST_OF_MEMBER).unwrap_or(member);
                 let one = [format!("{left} ").as_bytes(), start].concat();
                 size += 8 + one.len();
                 holders.push(Data::Bulk(one));

@@ -351,7 +351,7 @@ impl CommandRun<'_> {
             Ok(None) => Data::Nil,
             Ok(Some(value)) => {
                 let head = format!("{left} {} ", value.len());
-                Data::Bulk([head.as_bytes(), start(&value, lock_value::LONGEST)].concat())
+                Data::Bulk([head.as_bytes(), start(&value, lock_value::MOST)].concat())
             }
             Err(_) => Data::Bulk(format!("{left} -1 ").into_bytes()),
         })

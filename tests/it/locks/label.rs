@@ -70,6 +70,81 @@ fn a_lock_with_a_label_is_used_like_any_other() {
     }
 }
 
+/// A version to come may write more behind the label.
+#[test]
+fn fields_of_later_versions_are_ignored_and_kept() {
+    let servers = Server::several(3);
+    let redlock = labelled(&servers, "web-4");
+    let fields = |length| [&b"\0exit=0\0"[..], &vec![b'x'; length]].concat();
+    let set = |length| {
+        let token = Token::from_bytes([0xa7; 20]);
+        let head = b"\0redlock:\0\x6b\x49\xd2\0web-3";
+        let value = [&token.as_bytes()[..], head, &fields(length)].concat();
+        let (permit, reader) = (
+            [&b"redlock:s001"[..], &value].concat(),
+            [&b"redlock:r000"[..], &value].concat(),
+        );
+        let done = [
+            &b"redlock:done 1800000000000 1500 web-3"[..],
+            &fields(length),
+        ]
+        .concat();
+        for server in &servers {
+            let bytes = |words: &[&[u8]]| server.command_bytes(words);
+            bytes(&[b"FLUSHALL"]);
+            bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
+            bytes(&[b"SET", b"{a}:redlock:done", &done, b"PX", b"60000"]);
+            let [seconds, _]: [u64; 2] =
+                redis::from_redis_value::<Vec<u64>>(server.command(&["TIME"]))
+                    .unwrap()
+                    .try_into()
+                    .unwrap();
+            let end = format!("{}000", seconds + 60);
+            for (key, member) in [(&b"permits"[..], &permit), (b"readers", &reader)] {
+                bytes(&[b"ZADD", key, end.as_bytes(), member]);
+                bytes(&[b"PEXPIREAT", key, end.as_bytes()]);
+            }
+        }
+        (token, value)
+    };
+    let shown = |name: &str| {
+        let state = redlock.inspect(name).unwrap().state();
+        let labels = state
+            .holders()
+            .map(|(one, _)| one.label().map(str::to_owned));
+        labels.collect::<Vec<_>>()
+    };
+    // The longest that is read: 20 + 14 + 5 + 8 + 209 bytes.
+    for length in [0, 3, 209] {
+        let (token, stored) = set(length);
+        for name in ["a", "permits", "readers"] {
+            assert_eq!(shown(name), [Some("web-3".to_owned())], "{name}, {length}");
+        }
+        assert_eq!(redlock.list(None).unwrap().locks().count(), 3, "{length}");
+        let last = redlock.last_run("a").unwrap().unwrap();
+        assert_eq!(last.label(), Some("web-3"));
+        match redlock.acquire_within("a", TTL, ms(50)) {
+            Err(Error::Busy(busy)) => assert!(busy.to_string().contains("web-3"), "{busy}"),
+            other => panic!("{other:?}"),
+        }
+        // A process that goes on with the lock leaves the fields as they are.
+        let mut lock = redlock.resume("a", token, TTL).unwrap();
+        lock.extend(TTL).unwrap();
+        assert!(servers.iter().all(|server| value(server, "a") == stored));
+        lock.leak();
+        for name in ["a", "permits", "readers"] {
+            let state = redlock.inspect(name).unwrap().state();
+            let (holder, _) = state.holders().next().unwrap();
+            assert!(redlock.break_lock(name, holder).unwrap(), "{name}");
+            assert_eq!(shown(name), [], "{name}");
+        }
+    }
+    // Longer values are other data.
+    set(210);
+    assert_eq!(shown("a"), []);
+    assert_eq!(redlock.list(None).unwrap().locks().count(), 0);
+}
+
 /// Threads of one process and clients with labels, with others and without one.
 #[test]
 fn clients_with_another_label_or_none_are_excluded_wait_and_are_notified() {
