@@ -105,6 +105,7 @@ mutants! {
     NeverConfirm: R6a = "a release is not confirmed when nothing follows",
     ConfirmOnce: R6a = "a release that is sent again is not confirmed",
     UnreadRefusal: R6a = "a waited release is not confirmed where keys beside locks were refused",
+    LateSlotStays: R47 = "a slot that is granted behind the verdict is not released",
     AnySlotCounts: R47 = "a permit is a quorum of any slots",
     ExtensionCountsAnySlot: R48 = "an extension of a permit counts any slot",
     EndWithLast: R49 = "a set ends with the member that was added last",

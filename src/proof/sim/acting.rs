@@ -289,6 +289,7 @@ impl World {
     pub(super) fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
+        self.is_in_place(held.token, false);
         self.checks.tokens[held.token].belief = None;
         self.is_to_go(c, held.token, 0);
         let waits = self.clients[c].forsaken.waits && valid;

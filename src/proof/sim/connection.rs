@@ -76,6 +76,13 @@ impl Connection {
         self.end == End::Open
     }
 
+    /// Whether all that was written on it is answered, and all answers are read.
+    pub(super) fn is_answered(&self) -> bool {
+        let ways = [&self.up, &self.down];
+        let none = ways.iter().all(|way| way.bytes.is_empty());
+        self.is_open() && none && self.read.is_empty() && self.inbox.is_empty()
+    }
+
     pub(super) fn is_dead(&self) -> bool {
         self.end == End::Dead
     }

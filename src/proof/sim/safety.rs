@@ -133,6 +133,10 @@ impl World {
         let deadline = lease.deadline;
         self.checks.tokens[token].belief = Some(Belief { deadline, slot });
         self.alone(c, token);
+        if slot.is_some() && well {
+            let at = self.t + 2 * NODE_TIMEOUT + SLACK;
+            self.at(at, Event::InPlace(token));
+        }
     }
 
     /// No other client believes to hold a lock on the same resource, or the same permit; or one of too many.
@@ -255,6 +259,31 @@ impl World {
                 let what = format!("node {node}: {token} is still there, and nothing follows");
                 return self.violated(what);
             }
+        }
+    }
+
+    /// A permit that is held is in no other slot on a node whose answers are all read, unless something is due to a node. On
+    /// nodes without faults they are read by now, though nothing may have followed.
+    pub(super) fn is_in_place(&mut self, token: usize, all: bool) {
+        let history = &self.checks.tokens[token];
+        let client = &self.clients[history.client];
+        let own = history.belief.as_ref().and_then(|belief| belief.slot);
+        let is_due = client.core.not_quiescent().is_some() && !all;
+        if own.is_none() || is_due || self.conditions.guarded || client.clocks.has_hung() {
+            return;
+        }
+        let is_read = |node: &usize| {
+            let sent = history.set_sent[*node].map(|sent| &self.net.connections[sent]);
+            sent.is_some_and(|sent| all || sent.is_answered())
+        };
+        let stray = (0..self.servers.len()).filter(is_read).find(|node| {
+            let mut slots = self.servers[*node].slots(self.t);
+            slots.any(|(of, slot)| of == token && Some(slot) != own)
+        });
+        if let Some(node) = stray {
+            self.violated(format!(
+                "node {node}: {token} is in another slot than {own:?}"
+            ));
         }
     }
 

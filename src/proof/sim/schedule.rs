@@ -240,6 +240,7 @@ impl World {
                 Event::Heals(node, master) => self.heals(node, master),
                 Event::Asks(client, node, asks) => self.asked(client, node, asks),
                 Event::Gone(token) => self.is_gone(token),
+                Event::InPlace(token) => self.is_in_place(token, true),
             }
             self.watch();
             if self.checks.wrong.is_some() {

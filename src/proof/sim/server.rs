@@ -106,6 +106,21 @@ impl Server {
         })
     }
 
+    /// The tokens of permits, each with its slot.
+    pub(super) fn slots(&self, t: u64) -> impl Iterator<Item = (usize, u16)> {
+        let keys = self.here().store.keys(self.time(t));
+        keys.flat_map(|(_, value, _)| {
+            let Value::Queue(all) = value else {
+                return Vec::new();
+            };
+            let slot = |(_, member): &(i64, Vec<u8>)| {
+                let text = std::str::from_utf8(member.get(9..12)?).ok()?;
+                Some((token(members::token(member)?), text.parse().ok()?))
+            };
+            all.iter().filter_map(slot).collect()
+        })
+    }
+
     /// Whether a resource is locked, by any token.
     pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
         self.locks(t).any(|lock| lock.0 == resource)

@@ -64,6 +64,8 @@ pub(super) enum Event {
     Asks(usize, usize, Asks),
     /// A token must be gone this long after its release.
     Gone(usize),
+    /// A permit must be in no other slot this long after it was granted.
+    InPlace(usize),
 }
 
 /// The record of the locks, and what is wrong with them.

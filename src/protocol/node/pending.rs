@@ -64,11 +64,15 @@ impl Pending {
         matches!(self, Pending::Command(command) if alone(command))
     }
 
-    pub(super) fn owed(&self) -> Option<&Debt> {
+    pub(super) fn sent(&self) -> Option<&SentCommand> {
         match self {
-            Pending::Command(command) => command.owed.as_ref(),
+            Pending::Command(command) => Some(command),
             _ => None,
         }
+    }
+
+    pub(super) fn owed(&self) -> Option<&Debt> {
+        self.sent()?.owed.as_ref()
     }
 
     /// The proof needed before the reply counts.

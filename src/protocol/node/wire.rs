@@ -16,7 +16,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::master_address::MasterAddress;
 use crate::protocol::node::outgoing::Output;
-use crate::protocol::node::pending::{Pending, SentCommand};
+use crate::protocol::node::pending::{OperationId, Pending, SentCommand};
 use crate::protocol::node::witness;
 use crate::protocol::node::witness_look;
 use crate::protocol::node::witness_proofs::{Part, Proofs};
@@ -137,6 +137,14 @@ impl Wire {
         let is_it =
             |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed().is_some();
         Some(self.expected.queue.iter().find(is_it)?.at)
+    }
+
+    /// Whether the reply to this operation is pending, or does not count yet.
+    pub(crate) fn awaits(&self, id: OperationId) -> bool {
+        let pending = self.expected.queue.iter();
+        let mut commands = pending.filter_map(|one| one.pending.sent());
+        commands.any(|one| one.operation == Some(id))
+            || self.proofs.hold(|one| one.operation == Some(id))
     }
 
     /// The debts whose replies are pending.

@@ -156,6 +156,11 @@ impl<P> Proofs<P> {
         next.flatten().map(|(answered, _)| answered)
     }
 
+    /// Whether the reply to a command that `is_it` accepts is held back.
+    pub(crate) fn hold(&self, is_it: impl Fn(&P) -> bool) -> bool {
+        self.held.iter().any(|((_, command, _), _)| is_it(command))
+    }
+
     /// The commands whose answers no longer count.
     pub(crate) fn into_held(self) -> impl Iterator<Item = P> {
         self.held.into_iter().map(|((_, pending, _), _)| pending)

@@ -25,6 +25,7 @@ use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::event::Events;
 use crate::protocol::node::found_master::Confirmed;
 use crate::protocol::node::node::{Node, Timeouts};
+use crate::protocol::node::pending::OperationId;
 use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::standing::Standing;
@@ -373,6 +374,14 @@ impl<W> Core<W> {
             for (at, release) in self.operations[slot].stray_releases() {
                 self.add_debt(at, Some(Debt::release(release)));
             }
+            let operation = &self.operations[slot];
+            let (number, key) = (operation.number, operation.granted_key());
+            let id = OperationId { slot, number };
+            // One that was given up may grant a slot yet.
+            let awaited = operation
+                .sent_to
+                .and(self.which(|node| node.wire().awaits(id)));
+            self.operations.late.add(number, key, awaited, now);
         }
         let notified_elsewhere = self.operations.take_notified(slot);
         let operation = &mut self.operations[slot];

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::pending::OperationId;
+use crate::protocol::quorum::late_grants::LateGrants;
 use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
@@ -25,6 +26,7 @@ pub(crate) struct Operations<W> {
     /// The prefix that the commands are packed with.
     pub(crate) prefix: Prefix,
     pub(crate) notified_elsewhere: NotifiedElsewhere,
+    pub(crate) late: LateGrants,
 }
 
 impl<W> Operations<W> {
@@ -34,6 +36,7 @@ impl<W> Operations<W> {
             submitted: 0,
             prefix,
             notified_elsewhere: NotifiedElsewhere::default(),
+            late: LateGrants::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Lock, Lockable, Options, Redlock, Token};
+use support::relay::Relay;
 use support::*;
 
 const NAME: &str = "pool";
@@ -407,4 +408,35 @@ fn options_of_the_client_are_those_of_its_semaphores() {
     let all = server.command(&["ZRANGE", NAME, "0", "-1"]);
     let all: Vec<Vec<u8>> = redis::from_redis_value(all).unwrap();
     assert!(all[0].starts_with(b"redlock:s000") && all[0].ends_with(b"web-3:4711"));
+}
+
+/// The last node missed that a permit was taken, and grants its slot to the next holder.
+#[test]
+fn a_permit_is_in_no_other_slot_on_a_node_that_answers_late() {
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[2].port());
+    let urls = [servers[0].url(), servers[1].url(), relay.url()];
+    let away = unhurried_connected(&servers[..2]);
+    let first = away.semaphore(NAME, 2).unwrap();
+    let first = first.acquire(TTL).unwrap();
+    assert_eq!(members(&servers[2], NAME), 0);
+    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    assert!(redlock.connect().unwrap().is_none());
+    relay.set(|policy| policy.up.delay = ms(30));
+    let semaphore = semaphore(&redlock, 2);
+    // Which slot is tried first is drawn.
+    for turn in 0..6 {
+        let lock = permit(&semaphore);
+        assert_ne!(lock.slot(), first.slot());
+        let other = format!("redlock:s{:03}", first.slot().unwrap());
+        // Nothing follows.
+        std::thread::sleep(ms(100));
+        eventually("the slot is released", || {
+            let all: Vec<Vec<u8>> =
+                redis::from_redis_value(servers[2].command(&["ZRANGE", NAME, "0", "-1"])).unwrap();
+            all.iter().all(|one| !one.starts_with(other.as_bytes()))
+        });
+        assert!(lock.is_valid(), "{turn}");
+        lock.release().unwrap();
+    }
 }

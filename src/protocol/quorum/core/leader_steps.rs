@@ -263,13 +263,14 @@ impl<W> Core<W> {
         self.nodes.iter().filter_map(Node::retries_at).min()
     }
 
-    /// When the oldest release that may not have been carried out was written.
+    /// When the oldest release that may not have been carried out was written, or since when an answer is waited for behind
+    /// which one may be due.
     fn unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
         let refused = self.confirmation.some_are_refused();
-        connected
-            .filter_map(|node| node.wire().unconfirmed(refused))
-            .min()
+        let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed(refused));
+        let late = self.operations.late.since(self.connected_nodes());
+        unconfirmed.chain(late).min()
     }
 
     pub(super) fn confirm(&mut self, now: Instant) -> Next {

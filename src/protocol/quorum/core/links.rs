@@ -162,6 +162,7 @@ impl<W> Core<W> {
     pub(super) fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
         let (was, wire) = self.nodes[at].sever();
+        self.operations.late.severed(at);
         let useless_again = was == Link::Connected && self.nodes[at].is_useless_again(&wire);
         for command in wire.into_commands() {
             match command.operation.and_then(|id| self.operations.open(id)) {

@@ -15,6 +15,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::pending::{Awaited, ReplyClass, SentCommand};
 use crate::protocol::quorum::core::Core;
+use crate::protocol::quorum::late_grants::stray;
 use crate::protocol::quorum::operation::Voted;
 
 impl<W> Core<W> {
@@ -101,12 +102,18 @@ impl<W> Core<W> {
             self.confirmation.refused();
         }
         let slot = command.operation.and_then(|id| self.operations.open(id));
+        let late = command.operation.filter(|_| slot.is_none());
+        let late = late.and_then(|id| self.operations.late.take(id, at));
         let key = match slot {
             Some(slot) => Some(&self.operations[slot].op.key),
             None => command.owed.as_ref().map(|debt| &debt.key),
         };
         let wire = self.nodes[at].wire_mut();
         match wire.class_of(&reply, &command, key, &self.operations.prefix) {
+            ReplyClass::Vote if late.is_some() => {
+                let stray = late.and_then(|key| stray(key, at, reply));
+                self.add_debt(at, stray);
+            }
             ReplyClass::Vote => return self.answered(at, slot, reply, &command, now),
             ReplyClass::Elsewhere(cause) => self.is_elsewhere(at, slot, cause, command, now),
             ReplyClass::SendAgain(lack) => {

@@ -39,6 +39,14 @@ impl<W> Operation<W> {
             .collect()
     }
 
+    /// The key of a permit that was acquired.
+    pub(crate) fn granted_key(&self) -> Key {
+        let key = self.lasting_key();
+        let number = self.votes.by_node.counted(&key.kind);
+        let kind = key.kind.granted(number.map(|number| (number, number)));
+        key.of_kind(kind)
+    }
+
     /// The key that an acquire may have left behind.
     fn lasting_key(&self) -> Key {
         let ttl = self.op.action.acquires_for();
@@ -96,9 +104,11 @@ impl<W> Operation<W> {
         let unsure = verdict == Verdict::No
             && self.votes.tally.granted.is_empty()
             && !mutant(Mutant::NoTooEarly);
-        // An extension learns from all nodes that answer promptly whether they hold the lock (rule R11b).
+        // An extension learns from all nodes that answer promptly whether they hold the lock (rule R11b), and an acquire of a
+        // permit in which slot.
         let until = self.waits_until(None);
-        let asks = self.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
+        let learns = self.is_extension() || self.counts_apart();
+        let asks = learns && verdict == Verdict::Yes && until > now + 2 * SLICE;
         let mut owing = self.owing().and(view.connected);
         if asks {
             // The others are asked again with the next extension.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::protocol::commands::kind::Kind;
+use crate::protocol::node::pending::OperationId;
+use crate::protocol::quorum::late_grants::LateGrants;
 
 /// The ends of locks that nodes still owe, and the slots that these release.
 fn owed(world: &mut World) -> Vec<(usize, Option<u16>)> {
@@ -38,4 +40,63 @@ fn an_acquire_releases_the_slots_that_do_not_count_and_an_extension_leaves_them(
         let expected = is_stray_released.then_some((2, Some(1)));
         assert_eq!(owed(&mut world), Vec::from_iter(expected), "{slot:?}");
     }
+}
+
+/// Two of three nodes decide; the third one's answer is always behind the verdict.
+#[test]
+fn a_slot_that_a_node_grants_behind_the_verdict_is_released_though_nothing_follows() {
+    // What the last node answers, and the slot that is released there.
+    for (late, released) in [(":1", None), (":2", Some((2, Some(1)))), ("-BUSY", None)] {
+        let mut world = World::of(3);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        (0..3).for_each(|node| world.connected_to(node, Ok(())));
+        let kind = Kind::Permit {
+            permits: 2,
+            slot: None,
+        };
+        let key = key(b"a").of_kind(kind).sent_to(NodeSet::first(3));
+        let acquire = Op::new(Action::Acquire(ttl(1000 * MS)), key);
+        world.core.submit(acquire, 0, world.now);
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        (0..3).for_each(|node| world.output_to(node));
+        for node in [0, 1] {
+            let reply = Input::Received(Ok(b":1\r\n"));
+            world.core.input(node, reply, world.now);
+        }
+        // The last node does not answer promptly, and is not waited for.
+        assert!(world.core.answers.is_empty());
+        world.core.input(2, Input::Received(Ok(&[])), world.now);
+        let (_, answer) = world.core.answers.pop().unwrap();
+        assert!(matches!(answer.outcome, Outcome::Yes(_)));
+        let next = next_but_reads(&mut world);
+        assert!(matches!(next, Next::StartConfirmer), "{next:?}");
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
+        assert!(matches!(next, Next::Wait { .. }), "{next:?}");
+        world.now += 50 * MS;
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
+        assert!(matches!(next, Next::Lead), "{next:?}");
+        let next = world.next();
+        assert!(matches!(next, Next::Recv { node: 2, .. }), "{next:?}");
+        let reply = format!("{late}\r\n");
+        let reply = Input::Received(Ok(reply.as_bytes()));
+        world.core.input(2, reply, world.now);
+        assert_eq!(owed(&mut world), Vec::from_iter(released), "{late}");
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
+        assert!(matches!(next, Next::Finished), "{next:?}");
+    }
+}
+
+/// The node's connection ends before it answers, so nothing is waited for.
+#[test]
+fn an_answer_that_never_comes_is_not_waited_for() {
+    let mut late = LateGrants::default();
+    let (now, nodes) = (clock::instant(), NodeSet::first(2));
+    late.add(7, key(b"a"), nodes, now);
+    assert_eq!(late.since(nodes), Some(now));
+    late.severed(0);
+    assert_eq!(late.since(NodeSet::first(1)), None);
+    let id = |number| OperationId { slot: 0, number };
+    assert!(late.take(id(8), 1).is_none() && late.take(id(7), 0).is_none());
+    assert!(late.take(id(7), 1).is_some() && late.take(id(7), 1).is_none());
+    assert_eq!(late.since(nodes), None);
 }
