@@ -34,6 +34,7 @@ impl Ttl {
     /// The shortest ttl of which anything is left once drift is taken off.
     pub(crate) const SHORTEST: Duration = Duration::from_millis(3);
     pub(crate) const MIN: Ttl = Ttl(3);
+    pub(crate) const MAX: Ttl = Ttl(MAX_TTL.as_secs() * 1000);
 
     /// Truncates to whole milliseconds first: PX and the validity use that same value.
     pub(crate) fn new(asked: Duration) -> Result<Ttl, ConfigError> {

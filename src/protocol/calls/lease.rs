@@ -162,13 +162,13 @@ impl Lease {
     // ---- the end of a lock that is left for a time
 
     /// The operation that leaves the lock for this long from now on (rule R55). Where no longer than that is left, the nodes
-    /// only note that it was given up: no call waits for that, since it is for people.
+    /// only note that it was given up: no call waits for that, since it is for people. On the nodes more may be left than this
+    /// lease relies on: less than what is asked for is not sent.
     pub(crate) fn shortening(&self, time: Duration, now: Point) -> Op {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts);
         let shorter = ttl.filter(|ttl| ttl.duration() < self.left(now));
-        let longest = Ttl::no_less_than(time.min(self.granted.duration()));
-        let give_up = || Action::GiveUp(longest.unwrap_or(self.granted));
+        let give_up = || Action::GiveUp(Ttl::no_less_than(time).unwrap_or(Ttl::MAX));
         let action = shorter.map_or_else(give_up, Action::Shorten);
         let op = Op::new(action, self.key.clone());
         op.since(now.mono).only_write(shorter.is_none())
@@ -353,7 +353,8 @@ mod tests {
             (asked(500 * MS, 488), asked(500 * MS, 487)),
             ((500, false), (500, true))
         );
-        assert_eq!(asked(Duration::MAX, 0), (1000, false));
+        assert_eq!(asked(1500 * MS, 0), (1500, false));
+        assert_eq!(asked(Duration::MAX, 0), (Ttl::MAX.millis(), false));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) enum Action {
     Extend(Ttl, Ttl),
     /// Let the lock last no longer than this: its holder has given it up (rule R55).
     Shorten(Ttl),
-    /// Note that the holder has given the lock up, which ends no later than this by itself (rule R55).
+    /// Note that the holder has given the lock up, which ends no later than this as far as it relies on it (rule R55).
     GiveUp(Ttl),
     Release(Notify),
     /// Send the acquire's command once more, to nodes that do not hold what a quorum does (rule R11b).

@@ -105,6 +105,26 @@ fn a_lock_is_never_prolonged_and_a_key_without_an_end_gets_one() {
     all_end_within(&servers[..1], "b", TWO_SECONDS);
 }
 
+/// The nodes keep it for longer than the process relies on that has resumed it.
+#[test]
+fn a_resumed_lock_is_left_for_no_less_than_what_is_asked_for() {
+    let servers = Server::several(3);
+    let redlock = unhurried_connected(&servers);
+    let lock = take(&redlock, "a");
+    let token = *lock.token();
+    lock.leak();
+    let resumed = redlock.resume("a", token, TTL / 6).unwrap();
+    resumed.leak_for(TTL / 3).unwrap();
+    eventually("all nodes note it", || {
+        servers.iter().all(|server| {
+            let value = server.command(&["GET", "a"]);
+            let value: Vec<u8> = redis::from_redis_value(value).unwrap();
+            value.get(29).is_some_and(|mark| *mark > 127)
+        })
+    });
+    assert_eq!(ending_within(&servers, "a", TTL / 6), 0);
+}
+
 #[test]
 fn without_a_time_it_is_released_and_the_next_waiter_has_it() {
     let servers = Server::several(3);
