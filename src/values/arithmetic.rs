@@ -59,6 +59,12 @@ impl Ttl {
         Ttl::new(up.max(Ttl::SHORTEST)).ok()
     }
 
+    /// The shortest ttl whose validity is no shorter than `time`. `None`: above the limit.
+    pub(crate) fn valid_for(time: Duration) -> Option<Ttl> {
+        let whole = time.checked_add(drift(Duration::ZERO))?;
+        Ttl::no_less_than(whole.checked_mul(100)? / 99)
+    }
+
     /// Like [`new`](Ttl::new), with the limit of a restart guard, if there is one (rule R14).
     pub(crate) fn within(asked: Duration, limit: Option<Duration>) -> Result<Ttl, ConfigError> {
         let ttl = Ttl::new(asked)?;
@@ -300,6 +306,19 @@ mod tests {
             let text = Ttl::new(long).unwrap_err().to_string();
             assert!(text.contains("100 years"), "{text}");
         }
+    }
+
+    #[test]
+    fn the_shortest_ttl_that_is_valid_for_a_time_is_the_one_of_which_that_is_left() {
+        for ms in [3, 4, 100, 101, 1000, 59_999, 60_000, 3_600_000] {
+            let ttl = Ttl::new(ms * MS).unwrap();
+            let valid_for = |time: Duration| Ttl::valid_for(time).unwrap();
+            assert_eq!(valid_for(ttl.validity()), ttl);
+            let more = valid_for(ttl.validity() + Duration::from_nanos(1));
+            assert_eq!(more.millis(), ttl.millis() + 1);
+        }
+        assert_eq!(Ttl::valid_for(Duration::ZERO), Some(Ttl::MIN));
+        assert_eq!([MAX_TTL, Duration::MAX].map(Ttl::valid_for), [None; 2]);
     }
 
     #[test]

@@ -180,8 +180,11 @@ impl Lease {
         self.key = self.key.clone().lasting(ttl);
         // The answers must be here before the old deadline (rule R10). If the new one were over first,
         // the later of the two would still be the old one.
-        let op = Op::new(Action::Extend(ttl, ttl.max(self.granted)), self.key.clone())
-            .until(Some(self.expires(now)));
+        // A resumed lock may be valid for longer than what was granted here.
+        let covers = Ttl::valid_for(self.left(now)).unwrap_or(ttl);
+        let longest = ttl.max(self.granted).max(covers);
+        let op =
+            Op::new(Action::Extend(ttl, longest), self.key.clone()).until(Some(self.expires(now)));
         (Extension { ttl, started: now }, op)
     }
 
@@ -355,6 +358,30 @@ mod tests {
         );
         assert_eq!(asked(1500 * MS, 0), (1500, false));
         assert_eq!(asked(Duration::MAX, 0), (Ttl::MAX.millis(), false));
+    }
+
+    /// A server without scripts sets the key to the second ttl, whatever is left of it.
+    #[test]
+    fn no_extension_sets_a_key_to_less_than_the_deadline_in_force_needs() {
+        let start = Point::now();
+        let validity = 50_000 * MS;
+        let mut resumed = Lease::new(key(b"a"), ttl(validity), Deadline::new(start, validity));
+        for (asked, time, longest) in [
+            (10_000, 0, 50_508),
+            (10_000, 20_000, 50_000),
+            (80_000, 0, 80_000),
+        ] {
+            let now = later(start, time * MS);
+            let (_, op) = resumed.extension(ttl(asked * MS), now);
+            let Action::Extend(_, sets) = op.action else {
+                panic!("an extension extends");
+            };
+            assert!(sets.validity() >= resumed.left(now), "{asked}");
+            assert_eq!(sets.millis(), longest, "{asked}");
+        }
+        // One that was acquired has this from its grant on.
+        let (_, op) = lease(start).extension(ttl(100 * MS), start);
+        assert_eq!(op.action, Action::Extend(ttl(100 * MS), ttl(1000 * MS)));
     }
 
     #[test]

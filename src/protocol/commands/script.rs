@@ -21,7 +21,8 @@ pub(crate) enum Action {
     Acquire(Ttl),
     /// Acquire, or enter the queue, to be notified when the lock is free.
     AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
-    /// Extend. The second ttl is for a server that cannot compare times: no less than the holder was granted before.
+    /// Extend. The second ttl is for a server that cannot compare times: no less than the holder was granted before,
+    /// and than what it still relies on needs.
     Extend(Ttl, Ttl),
     /// Let the lock last no longer than this: its holder has given it up (rule R55).
     Shorten(Ttl),
