@@ -41,9 +41,15 @@ pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
 
 /// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up.
 /// Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now. If a
-/// majority needs nodes that are away, those have the time of one try to connect.
-pub fn wait_released(redlock: &Redlock, name: &[u8], time: Duration) -> bool {
-    redlock.wait_owed(name, time)
+/// majority needs nodes that are away, those have the time of one try to connect. `go_on` is called every 10 ms or so, and
+/// ends the wait by returning false.
+pub fn wait_released(
+    redlock: &Redlock,
+    name: &[u8],
+    time: Duration,
+    mut go_on: impl FnMut() -> bool,
+) -> bool {
+    redlock.wait_owed(name, time, &mut go_on)
 }
 
 /// Whether it may help to wait for nodes that have failed.

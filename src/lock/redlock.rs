@@ -11,6 +11,8 @@ use crate::lock::family::Family;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::LockLanes;
 use crate::net::cluster::route::Route;
+#[cfg(feature = "cli")]
+use crate::net::driver::driver::LOOK;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::observe::{Event, Observer};
 use crate::net::place::ask_each::AbandonedThreads;
@@ -325,16 +327,21 @@ impl Redlock {
     }
 
     /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, at
-    /// most for `time`. Returns whether that is so.
+    /// most for `time`, and while `go_on` returns true. Returns whether that is so.
     #[cfg(feature = "cli")]
-    pub(crate) fn wait_owed(&self, resource: &[u8], time: Duration) -> bool {
+    pub(crate) fn wait_owed(
+        &self,
+        resource: &[u8],
+        time: Duration,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let until = clock::instant() + time;
+        let rest = || until.saturating_duration_since(clock::instant());
         if let Some(lanes) = &self.family().lanes {
             // Redirected releases may not have reached another server yet.
-            lanes.wait_owed(time);
+            while !lanes.wait_owed(rest().min(LOOK)) && !rest().is_zero() && go_on() {}
         }
-        let rest = until.saturating_duration_since(clock::instant());
-        self.route(resource).driver.wait_owed(rest)
+        self.route(resource).driver.wait_owed(rest(), go_on)
     }
 
     /// The route to the servers that have this resource: one connection to each node, or lanes.

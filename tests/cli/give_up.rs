@@ -2,8 +2,9 @@
 
 use crate::support;
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -239,26 +240,95 @@ fn one_signal_ends_the_tries_behind_a_success() {
     set_replicas(&fleet, "0");
 }
 
-/// COMMAND takes away from the wrapper, which is not root, the right to start threads.
+/// Programs of a user who is not root, if this test may start them.
+fn as_user(test: &str, fleet: &Fleet) -> Option<impl Fn(&[&str]) -> Command> {
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let nodes = fleet.nodes.clone();
+    let as_user = move |words: &[&str]| {
+        let mut command = program("setpriv", &nodes);
+        command.args(user).args(words);
+        command
+    };
+    is_permitted(test, &mut as_user(&[REDLOCK, "--version"])).then_some(as_user)
+}
+
+/// Takes away from the wrapper, which is not root, the right to start threads.
+const NO_THREADS: &str = "prlimit --nproc=1:1 --pid $PPID";
+
 #[test]
 fn without_another_thread_the_lock_is_left_as_at_least_says() {
     let test = "without_another_thread_the_lock_is_left_as_at_least_says";
     let fleet = Fleet::new(1);
-    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let as_user = |words: &[&str]| {
-        let mut command = program("setpriv", &fleet.nodes);
-        command.args(user).args(words);
-        command
-    };
-    if !is_permitted(test, &mut as_user(&[REDLOCK, "--version"])) {
+    let Some(as_user) = as_user(test, &fleet) else {
         return;
-    }
-    let limit = "prlimit --nproc=1:1 --pid $PPID";
-    let words = [REDLOCK, "run", "--at-least", "1m", "x", "sh", "-c", limit];
+    };
+    let words = [
+        REDLOCK,
+        "run",
+        "--at-least",
+        "1m",
+        "x",
+        "sh",
+        "-c",
+        NO_THREADS,
+    ];
     let (status, out, err) = output(&mut as_user(&words));
     assert_eq!((status.code(), &*out, &*err), (Some(0), "", ""));
     let left = redis::from_redis_value::<i64>(fleet.servers[0].command(&["PTTL", "x"]));
     let left = left.unwrap();
     // Longer than the ttl.
     assert!((31_000..=60_000).contains(&left), "{left}");
+}
+
+/// COMMAND has ended, the wrapper can start no thread, and the nodes refuse the release for now.
+fn refused_without_a_thread(test: &str, fleet: &Fleet) -> Option<Program> {
+    let script = format!("{NO_THREADS} && read line");
+    let words = [
+        REDLOCK,
+        "run",
+        "--ttl",
+        "60s",
+        "shop:report",
+        "sh",
+        "-c",
+        &script,
+    ];
+    let mut command = as_user(test, fleet)?(&words);
+    let mut child = start(command.stdin(Stdio::piped()).stderr(Stdio::piped()));
+    wait_everywhere(&fleet.servers, "shop:report");
+    set_replicas(fleet, "1");
+    let before = refusals(fleet, "NOREPLICAS");
+    child.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    eventually("it is refused", || refusals(fleet, "NOREPLICAS") > before);
+    Some(child)
+}
+
+#[test]
+fn without_another_thread_a_release_that_is_refused_for_now_is_carried_out() {
+    let test = "without_another_thread_a_release_that_is_refused_for_now_is_carried_out";
+    let fleet = Fleet::new(1);
+    let Some(mut child) = refused_without_a_thread(test, &fleet) else {
+        return;
+    };
+    set_replicas(&fleet, "0");
+    assert_eq!(child.wait().code(), Some(0));
+    assert_eq!(said(&mut child), "");
+    fleet.nothing_is_left();
+}
+
+#[test]
+fn without_another_thread_a_signal_ends_the_wait_for_the_release() {
+    let test = "without_another_thread_a_signal_ends_the_wait_for_the_release";
+    let fleet = Fleet::new(1);
+    let Some(mut child) = refused_without_a_thread(test, &fleet) else {
+        return;
+    };
+    let began = Instant::now();
+    signal(child.pid(), Signal::SIGTERM);
+    assert!(!child.wait().success());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let text = said(&mut child);
+    assert!(text.contains("not confirmed yet"), "{text}");
+    set_replicas(&fleet, "0");
 }

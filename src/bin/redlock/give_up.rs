@@ -1,5 +1,6 @@
 //! The end of the lock after COMMAND: its release, or the rest of `--at-least`.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
@@ -46,12 +47,15 @@ pub(crate) fn give_up(
     let (done, result) = channel();
     let (hand_over, handed_over) = channel();
     let (redlock, name) = (redlock.clone(), job.name.clone());
-    let waits = move || wait_released(&redlock, name.as_encoded_bytes(), left.min(LONGER));
+    let waits = move |go_on: &dyn Fn() -> bool| {
+        wait_released(&redlock, name.as_encoded_bytes(), left.min(LONGER), go_on)
+    };
     let waits_there = waits.clone();
     let give_up = move || {
         // Handed over only now: a thread that cannot be started would drop it, which releases it.
         if let Ok(kept) = handed_over.recv() {
-            let _ = done.send(end_lock(kept, rest, waits_there, sleep));
+            let waits = || waits_there(&|| true);
+            let _ = done.send(end_lock(kept, rest, waits, sleep));
         }
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
@@ -99,23 +103,29 @@ fn sleep() -> bool {
     true
 }
 
-/// Ends the lock on this thread: a signal ends the tries.
+/// Ends the lock on this thread: a signal ends the tries, and soon after it the wait for the nodes.
 fn end_here(
     kept: KeptLock,
     rest: Duration,
-    waits: impl Fn() -> bool,
+    waits: impl Fn(&dyn Fn() -> bool) -> bool,
     signals: &Receiver<i32>,
-    mut asked: Option<i32>,
+    asked: Option<i32>,
 ) -> Ended {
-    let pause = || {
+    let asked = Cell::new(asked.map(|signal| (signal, Instant::now())));
+    let look = |pause| {
         processes::reap_orphans(&[]);
-        let signal = signals.recv_timeout(PAUSE).ok();
-        asked = asked.or(signal.filter(|signal| asks_to_end(*signal)));
-        asked.is_none()
+        let signal = signals.recv_timeout(pause).ok();
+        let signal = signal.filter(|signal| asks_to_end(*signal));
+        let new = signal.map(|signal| (signal, Instant::now()));
+        asked.set(asked.get().or(new));
+        asked.get()
     };
-    let result = end_lock(kept, rest, waits, pause);
+    let in_time = || look(Duration::ZERO).is_none_or(|(_, at)| at.elapsed() < LAST);
+    let pause = || look(PAUSE).is_none();
+    let result = end_lock(kept, rest, || waits(&in_time), pause);
+    let asked = asked.get();
     match asked.filter(|_| matches!(result, Err(Error::Unavailable(_)))) {
-        Some(signal) => Ended::By(signal),
+        Some((signal, _)) => Ended::By(signal),
         None => Ended::Lock(result),
     }
 }

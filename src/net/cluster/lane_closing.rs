@@ -35,7 +35,7 @@ impl Drop for UsedLanes {
         drop(left);
         if is_closed {
             let times = u32::try_from(3 + behind).unwrap_or(u32::MAX);
-            self.wait_owed(self.node_timeout().saturating_mul(times));
+            let _ = self.wait_owed(self.node_timeout().saturating_mul(times));
         }
     }
 }
@@ -100,13 +100,14 @@ impl Lanes {
         }
     }
 
-    /// Waits until no lane is being closed, and no release is owed, at most for `time`.
-    pub(crate) fn wait_owed(&self, time: Duration) {
+    /// Waits until no lane is being closed, and no release is owed, at most for `time`. Returns whether that is so.
+    pub(crate) fn wait_owed(&self, time: Duration) -> bool {
         let until = clock::instant() + time;
         let mut left = lock(&self.left);
         while left.is_any() && clock::instant() < until {
             left = wait_until(&self.left_changed, left, until);
         }
+        !left.is_any()
     }
 }
 

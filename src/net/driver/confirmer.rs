@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::net::driver::leader_loop::Lead;
-use crate::net::driver::leader_thread::Connections;
 use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::values::clock;
@@ -12,35 +11,52 @@ use crate::values::sync::{MutexGuard, start_thread};
 
 /// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
 pub(super) fn start(nodes: &Arc<Nodes>) {
-    let confirmer = Confirmer {
-        nodes: nodes.clone(),
-        ended: false,
-    };
+    let confirmer = Confirmer::new(nodes);
     // If no thread starts, the next operation tries that again.
     let _ = start_thread("redlock-confirm", move || confirmer.run());
 }
 
-struct Confirmer {
+pub(super) struct Confirmer {
     nodes: Arc<Nodes>,
-    ended: bool,
+    pub(super) ended: bool,
 }
 
 impl Confirmer {
+    /// The core must have decided that one is started.
+    pub(super) fn new(nodes: &Arc<Nodes>) -> Confirmer {
+        Confirmer {
+            nodes: nodes.clone(),
+            ended: false,
+        }
+    }
+
     fn run(mut self) {
         let nodes = self.nodes.clone();
         let mut state = nodes.state();
-        loop {
-            let now = clock::instant();
-            state = match state.core.next(ThreadRole::Confirmer, now) {
-                Next::Lead => Confirmer::probe(&nodes, state, now),
-                Next::Finished => break,
-                next => {
-                    let (role, connections) = (ThreadRole::Confirmer, &mut Connections::default());
-                    nodes.carry_out(role, connections, state, next, now).0
-                }
+        while !self.ended {
+            state = self.step(&nodes, state, None);
+        }
+    }
+
+    /// Does what is next, and waits until this time at most.
+    pub(super) fn step<'a>(
+        &mut self,
+        nodes: &'a Arc<Nodes>,
+        mut state: MutexGuard<'a, DriverState>,
+        latest: Option<Instant>,
+    ) -> MutexGuard<'a, DriverState> {
+        let now = clock::instant();
+        match state.core.next(ThreadRole::Confirmer, now) {
+            Next::Lead => Confirmer::probe(nodes, state, now),
+            Next::Wait { until } => {
+                let until = latest.map_or(until, |latest| until.min(latest));
+                nodes.wait(state, until)
+            }
+            _ => {
+                self.ended = true;
+                state
             }
         }
-        self.ended = true;
     }
 
     fn probe<'a>(

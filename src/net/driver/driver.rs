@@ -27,14 +27,16 @@ use std::time::Instant;
 use crate::errors::error::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
+#[cfg(feature = "cli")]
+use crate::net::driver::confirmer::Confirmer;
 use crate::net::driver::leader_loop::Lead;
 use crate::net::driver::leader_thread::{Caller, Leader, Signal, Submitter};
 use crate::net::driver::nodes::{DriverState, Nodes, SOON};
 use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::{Answer, Outcome};
-#[cfg(feature = "cli")]
-use crate::protocol::quorum::core::OwedTo;
 use crate::protocol::quorum::op::Op;
+#[cfg(feature = "cli")]
+use crate::protocol::quorum::{core::OwedTo, next::ThreadRole};
 use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
 use crate::values::sync::{
@@ -42,6 +44,10 @@ use crate::values::sync::{
     atomic::{AtomicUsize, Ordering},
     thread,
 };
+
+/// How often a thread that waits for what is owed looks at it.
+#[cfg(feature = "cli")]
+pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// How often a waiting thread yields before it sleeps: with few nodes an answer arrives sooner than a thread is put to
 /// sleep and woken. With more nodes that is so if many threads wait, which are then written and answered together; if
@@ -317,14 +323,15 @@ impl Driver {
     }
 
     /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, at most for
-    /// `time`. Nodes that are away are tried at once, and have the time of one try. Returns whether that is so.
+    /// `time`, and while `go_on` returns true. Nodes that are away are tried at once, and have the time of one try.
+    /// Returns whether that is so.
     #[cfg(feature = "cli")]
-    pub(crate) fn wait_owed(&self, time: Duration) -> bool {
-        const LOOK: Duration = Duration::from_millis(10);
+    pub(crate) fn wait_owed(&self, time: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
         let (began, try_time) = (clock::instant(), self.nodes.timeouts.connect);
         self.nodes.connect_now();
-        let mut state = self.nodes.state();
+        let mut here: Option<Confirmer> = None;
         loop {
+            let mut state = self.nodes.state();
             let now = clock::instant();
             let most = match state.core.owed() {
                 OwedTo::Few => return true,
@@ -334,7 +341,19 @@ impl Driver {
             if now.saturating_duration_since(began) >= most {
                 return false;
             }
-            state = self.nodes.wait(state, now + LOOK);
+            // The thread that confirms releases could not be started: this one does its work.
+            if state.core.starts_confirmer(ThreadRole::Leader) {
+                here = Some(Confirmer::new(&self.nodes));
+            }
+            let latest = now + LOOK;
+            drop(match &mut here {
+                Some(confirmer) => confirmer.step(&self.nodes, state, Some(latest)),
+                None => self.nodes.wait(state, latest),
+            });
+            here = here.filter(|confirmer| !confirmer.ended);
+            if !go_on() {
+                return false;
+            }
         }
     }
 
