@@ -1,6 +1,6 @@
 //! Events for C: those that `Redlock::with_observer` gives to Rust.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ struct CObserver {
 }
 
 thread_local! {
-    /// Whether this thread is in a function that C has set.
-    static CALLING: Cell<bool> = const { Cell::new(false) };
+    /// The functions in which this thread is, by the addresses of their observers.
+    static CALLING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 // SAFETY: `user` is only handed to `function`, which by the header runs in any thread.
@@ -210,9 +210,10 @@ impl CObserver {
         let process = std::process::id();
         self.calls.begin(process);
         if !self.silent.load(SeqCst) {
-            let outer = CALLING.replace(true);
+            // In a thread that is ending there may be no place for it.
+            let _ = CALLING.try_with(|calling| calling.borrow_mut().push(self.address()));
             self.call(event);
-            CALLING.set(outer);
+            let _ = CALLING.try_with(|calling| calling.borrow_mut().pop());
         }
         self.calls.end(process);
     }
@@ -221,9 +222,15 @@ impl CObserver {
     fn end(&self) {
         self.silent.store(true, SeqCst);
         // (A function that ends itself would wait for itself.)
-        while !CALLING.get() && self.calls.any(std::process::id()) {
+        let is_own = CALLING.try_with(|calling| calling.borrow().contains(&self.address()));
+        let is_own = is_own.unwrap_or(false);
+        while !is_own && self.calls.any(std::process::id()) {
             std::thread::sleep(LOOK_AGAIN);
         }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     fn call(&self, event: &Event<'_>) {
@@ -233,5 +240,94 @@ impl CObserver {
         // SAFETY: the caller's function with the caller's argument, which the header wants to live until `end` has
         // returned; the event lives until the function returns.
         unsafe { (self.function)(&filled.event, self.user) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A function of one observer that ends another one, in whose function another thread is.
+    unsafe extern "C" fn ends_other(_: *const CEvent, other: *mut c_void) {
+        // SAFETY: the test's observer, which lives as long.
+        unsafe { &*other.cast::<CObserver>() }.end();
+    }
+
+    /// Its events wait until the test permits them to go on.
+    struct Gate {
+        began: Sender<()>,
+        may_end: Receiver<()>,
+        ended: AtomicU32,
+    }
+
+    unsafe extern "C" fn waits(_: *const CEvent, gate: *mut c_void) {
+        // SAFETY: the test's, which lives as long.
+        let gate = unsafe { &*gate.cast::<Gate>() };
+        gate.began.send(()).unwrap();
+        gate.may_end.recv().unwrap();
+        gate.ended.store(1, SeqCst);
+    }
+
+    fn observer(function: ObserverFn, user: *const c_void) -> CObserver {
+        CObserver {
+            function,
+            user: user.cast_mut(),
+            silent: AtomicBool::new(false),
+            calls: Calls::default(),
+        }
+    }
+
+    #[test]
+    fn a_function_that_ends_the_observer_of_another_client_waits_for_that() {
+        let (began, has_begun) = channel();
+        let (permit, may_end) = channel();
+        let ended = AtomicU32::new(0);
+        let gate = Gate {
+            began,
+            may_end,
+            ended,
+        };
+        let other = observer(waits, std::ptr::from_ref(&gate).cast());
+        let one = observer(ends_other, std::ptr::from_ref(&other).cast());
+        let event = || Event::NodeBack {
+            node: 0,
+            address: "a",
+            away: Duration::ZERO,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.notify(&event()));
+            has_begun.recv().unwrap();
+            scope.spawn(|| {
+                while !other.silent.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(LOOK_AGAIN * 100);
+                permit.send(()).unwrap();
+            });
+            one.notify(&event());
+            assert_eq!(gate.ended.load(SeqCst), 1, "the function is over");
+        });
+    }
+
+    unsafe extern "C" fn ends_itself(_: *const CEvent, own: *mut c_void) {
+        // SAFETY: the test's observer, which lives as long.
+        unsafe { (*own.cast::<std::sync::OnceLock<CObserver>>()).get() }
+            .unwrap()
+            .end();
+    }
+
+    #[test]
+    fn a_function_that_ends_its_own_observer_does_not_wait_for_itself() {
+        let own = std::sync::OnceLock::new();
+        let one = own.get_or_init(|| observer(ends_itself, std::ptr::from_ref(&own).cast()));
+        one.notify(&Event::NodeBack {
+            node: 0,
+            address: "a",
+            away: Duration::ZERO,
+        });
+        assert!(one.silent.load(SeqCst));
     }
 }
