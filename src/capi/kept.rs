@@ -179,6 +179,34 @@ mod tests {
 
     unsafe extern "C" fn nothing(_: c_int, _: *mut c_void) {}
 
+    /// As where the lock is lost already, and no thread can be started: the function runs within the call that registers it.
+    #[test]
+    fn a_function_for_a_loss_finds_the_lock_lost_also_within_a_call() {
+        let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
+        let hour = Duration::from_secs(3600);
+        let lock_ = redlock
+            .resume("a", Token::from_bytes([1; 20]), hour)
+            .unwrap();
+        let handle = Handle::new(lock_);
+        let held = handle.read().unwrap_or_else(|_| panic!());
+        let callback = Callback::new(std::ptr::null_mut());
+        let address = std::ptr::from_ref(&handle).addr();
+        callback.run(address, Some(crate::LostReason::Expired), |_| {
+            let code = redlock_lock_hold_left_ms(Some(&handle));
+            assert_eq!(code, 0);
+            assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_LOST);
+        });
+        // Beside it, a function for events must not use it.
+        assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_CONFIG);
+        drop(held);
+        if let HeldHandle::Plain(lock) = replace(
+            &mut *handle.change().unwrap_or_else(|_| panic!()),
+            HeldHandle::Ended,
+        ) {
+            lock.leak();
+        }
+    }
+
     /// Another thread keeps the lock alive and registers a callback as soon as it is stopped.
     #[test]
     fn stopping_forgets_no_callback_that_is_registered_after_it() {

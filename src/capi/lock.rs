@@ -64,7 +64,7 @@ impl Handle {
     /// runs inside a call of this thread: that call holds `held`, or ends the lock.
     fn check(&self) -> Result<(), Failure> {
         let failure = match self.is_ours() {
-            true => self.in_call().or_else(|| self.called_back()),
+            true => self.called_back().or_else(|| self.in_call()),
             false => Some(self.lost(LostReason::OtherProcess)),
         };
         failure.map_or(Ok(()), Err)
@@ -389,7 +389,7 @@ unsafe fn end(
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
-    if let Some(failure) = handle.in_call().or_else(|| handle.called_back()) {
+    if let Some(failure) = handle.called_back().or_else(|| handle.in_call()) {
         return Err(failure);
     }
     let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
