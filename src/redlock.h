@@ -366,16 +366,16 @@ int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t le
                      uint64_t *took_ms);
 
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
-   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. (Whether it has
-   left the lock since then does not matter.) `broken` is 1
-   if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or another holder
-   has it, whose lock stays.
+   text of that holder from redlock_inspect(): one line. (Whether the holder has left the lock since then does not matter.)
+   `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or
+   another holder has it, whose lock stays.
    This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
    extension, renewal or release, and relies on the lock until then. Only a fencing token keeps out what it still writes.
    Those that wait are notified; set REDLOCK_OPTION_FAIR if they wait in the order of their arrival. New connections are
    made, with a connect timeout each.
-   UNAVAILABLE: too few nodes answered; those that did have deleted it. CONFIG: a bad name, or the key has no ttl on some
-   node: it is no lock, and nothing is deleted. */
+   UNAVAILABLE: too few nodes answered; those that did have deleted it. CONFIG, and nothing is deleted: a bad name; a text
+   that names no holder, such as a label alone or a line that was cut; one of several readers or permits, a line for each;
+   or the key has no ttl on some node: it is no lock. */
 int redlock_break_lock(redlock_t *redlock, const void *resource, size_t len, const char *holder, int *broken);
 
 /* Ends the client object. The connections are closed when all its locks have ended too. The call that ends

@@ -865,10 +865,11 @@ static void labels_and_what_is_shown(const char *const *urls)
 
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
     OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
-    OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, text, &fit));
     CHECK(fit == 0 && strlen(text) == 3);
-    OK(redlock_break_lock(labelled, "shown", 5, "", &fit));
-    CHECK(fit == 0);
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, "", &fit));
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, "web-2:4711", &fit));
+    CHECK(fit == 0 && last_error_has("names no holder"));
     OK(redlock_lock_extend(lock, TTL));
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
@@ -898,7 +899,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     CHECK(fit == 0 && strstr(text, "fault: ") != NULL);
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_UNKNOWN && left == 0);
-    IS(REDLOCK_UNAVAILABLE, redlock_break_lock(labelled, "shown", 5, "x", &fit));
+    IS(REDLOCK_UNAVAILABLE, redlock_break_lock(labelled, "shown", 5, "1a2b3c4d", &fit));
     redlock_free(labelled);
 }
 
@@ -1774,6 +1775,10 @@ static void other_kinds(redlock_t *redlock)
     IS(REDLOCK_BUSY, redlock_acquire_write(redlock, "rw", 2, TTL, 0, &other));
     OK(redlock_inspect(redlock, "rw", 2, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_READERS && strstr(text, " reading\n") != NULL);
+    IS(REDLOCK_CONFIG, redlock_break_lock(redlock, "rw", 2, text, &broken));
+    CHECK(broken == 0 && last_error_has("names 2 holders: give one line of it"));
+    OK(redlock_lock_extend(first, TTL));
+    OK(redlock_lock_extend(second, TTL));
     IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, "rw", 2, 2, TTL, TWENTY_SECONDS, &other));
     CHECK(last_error_has("is in use as a read-write lock"));
     OK(redlock_lock_release(first));

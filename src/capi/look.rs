@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
 use super::*;
+use crate::ops::holder::HolderText;
 use crate::ops::json::Json;
 use crate::ops::result_words;
 use crate::{Inspection, LockState, NodeState};
@@ -202,13 +203,14 @@ extern "C" fn redlock_break_lock(
         }
         // SAFETY: not null, and the header demands a string.
         let holder = unsafe { CStr::from_ptr(holder) }.to_string_lossy();
+        let named = HolderText::parse(&holder).map_err(|bad| Failure::config(bad.to_string()))?;
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
         let found = redlock.inspect(resource)?;
         let shown = |state: &NodeState| {
             let mut holders = state.holders().map(|(found, _)| found);
-            let same = holders.find(|found| found.is_named(&holder));
+            let same = holders.find(|found| found.is_named(&named));
             same.cloned()
         };
         let same = found.nodes().find_map(|(_, _, state)| shown(state));

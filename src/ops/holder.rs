@@ -103,16 +103,10 @@ impl Holder {
         HolderIdentity(self)
     }
 
-    /// Whether a text that `Display` has written is of this holder: by fingerprint and role. Its status may have changed
-    /// since, and its label on some nodes.
+    /// Whether a text is of this holder: by fingerprint and role. Its label on some nodes may differ.
     #[cfg(any(feature = "capi", test))]
-    pub(crate) fn is_named(&self, text: &str) -> bool {
-        let text = text.strip_suffix(LEFT).unwrap_or(text);
-        let behind = text.strip_prefix(&self.fingerprint().to_string());
-        let label = behind.and_then(|rest| rest.strip_suffix(&RoleText(self.role).to_string()));
-        label.is_some_and(|label| {
-            label.is_empty() || label.starts_with(" (") && label.ends_with(')')
-        })
+    pub(crate) fn is_named(&self, text: &HolderText<'_>) -> bool {
+        self.fingerprint().to_string() == text.fingerprint && self.role == text.role
     }
 
     /// Whether it has a [read lock](crate::Redlock::read_lock), beside which there may be others.
@@ -139,6 +133,76 @@ impl fmt::Display for Holder {
         }
     }
 }
+
+/// The text of a holder, as `Display` writes it.
+#[cfg(any(feature = "capi", test))]
+#[derive(Debug, PartialEq)]
+pub(crate) struct HolderText<'a> {
+    fingerprint: &'a str,
+    role: ValueRole,
+}
+
+/// Why a text is not that of one holder.
+#[cfg(any(feature = "capi", test))]
+#[derive(Debug, PartialEq)]
+pub(crate) enum BadHolderText {
+    /// Several lines, each with a holder.
+    Several(usize),
+    NoHolder,
+}
+
+#[cfg(any(feature = "capi", test))]
+impl fmt::Display for BadHolderText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadHolderText::Several(count) => {
+                write!(f, "the text names {count} holders: give one line of it")
+            }
+            // The text itself may be anything, also a secret.
+            BadHolderText::NoHolder => f.write_str(
+                "the text names no holder: give a line as inspect shows it, such as \"1a2b3c4d (web-2:4711)\"",
+            ),
+        }
+    }
+}
+
+#[cfg(any(feature = "capi", test))]
+impl<'a> HolderText<'a> {
+    /// The holder that a text names, whatever its label and status are. The end of its line may be with it.
+    pub(crate) fn parse(text: &'a str) -> Result<HolderText<'a>, BadHolderText> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let of_lines: Option<Vec<_>> = text.split('\n').map(HolderText::of_line).collect();
+        let mut holders = of_lines.ok_or(BadHolderText::NoHolder)?;
+        match holders.len() {
+            1 => holders.pop().ok_or(BadHolderText::NoHolder),
+            several => Err(BadHolderText::Several(several)),
+        }
+    }
+
+    fn of_line(line: &'a str) -> Option<HolderText<'a>> {
+        let line = line.strip_suffix(LEFT).unwrap_or(line);
+        let (fingerprint, rest) = line.split_at_checked(FINGERPRINT)?;
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if !fingerprint.bytes().all(is_digit) {
+            return None;
+        }
+        // A label may have parentheses; what stands behind it has none.
+        let behind = match rest.strip_prefix(" (") {
+            Some(label) => label.rsplit_once(')')?.1,
+            None => rest,
+        };
+        let role = match behind {
+            "" => ValueRole::Lock,
+            " reading" => ValueRole::Reader,
+            _ => ValueRole::Permit(behind.strip_prefix(" in slot ")?.parse().ok()?),
+        };
+        Some(HolderText { fingerprint, role })
+    }
+}
+
+/// The digits of a fingerprint.
+#[cfg(any(feature = "capi", test))]
+const FINGERPRINT: usize = 8;
 
 /// The status behind a holder that has left its lock.
 const LEFT: &str = ", left";
@@ -197,29 +261,55 @@ pub(crate) mod tests {
             let mut shown = holder(7, role);
             for label in [None, Label::new("web-3"), Label::new("a) reading (b")] {
                 shown.label = label;
-                let text = shown.to_string();
-                for text in [text.clone(), text + ", left"] {
-                    assert!(holder(7, role).is_named(&text), "{text}");
-                    assert!(!holder(8, role).is_named(&text), "{text}");
+                let line = shown.to_string();
+                for text in [line.clone(), format!("{line}, left"), format!("{line}\n")] {
+                    let parsed = HolderText::parse(&text).unwrap();
+                    assert!(holder(7, role).is_named(&parsed), "{text}");
+                    assert!(!holder(8, role).is_named(&parsed), "{text}");
                     for other in [
                         ValueRole::Lock,
                         ValueRole::Reader,
                         ValueRole::Permit(2),
                         ValueRole::Permit(22),
                     ] {
-                        assert_eq!(holder(7, other).is_named(&text), other == role, "{text}");
+                        let is_named = holder(7, other).is_named(&parsed);
+                        assert_eq!(is_named, other == role, "{text}");
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_text_of_no_holder_and_one_of_several_are_told_apart() {
         for text in [
             "",
+            "\n",
+            "web-3:4711",
+            "0707070",
+            "0707070é",
+            "0707070X",
             "07070707 x",
             "0707070707",
             "07070707 (",
+            "07070707 (web-3",
+            "07070707 in slot",
+            "07070707 in slot x",
             "07070707, left, left",
+            "07070707\n\n",
+            // The last line was cut.
+            "07070707 reading\n0808",
         ] {
-            assert!(!holder(7, ValueRole::Lock).is_named(text), "{text}");
+            let parsed = HolderText::parse(text);
+            assert_eq!(parsed, Err(BadHolderText::NoHolder), "{text:?}");
+        }
+        for text in [
+            "07070707 reading\n08080808 reading",
+            "07070707 (web-1) reading\n08080808 (web-2) reading",
+            "07070707 in slot 0\n08080808 in slot 1\n",
+        ] {
+            let parsed = HolderText::parse(text);
+            assert_eq!(parsed, Err(BadHolderText::Several(2)), "{text:?}");
         }
     }
 

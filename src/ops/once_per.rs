@@ -51,8 +51,8 @@ impl Redlock {
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// let patient = redlock.options().clone().wait(Duration::from_secs(2 * 3600));
     /// let redlock = redlock.with_options(patient)?;
-    /// let (period, ttl) = (Duration::from_secs(20 * 3600), Duration::from_secs(30));
-    /// match redlock.once_per("shop:nightly", period, ttl, |lock| import(lock)) {
+    /// let (ttl, period) = (Duration::from_secs(30), Duration::from_secs(20 * 3600));
+    /// match redlock.once_per("shop:nightly", ttl, period, |lock| import(lock)) {
     ///     Ok(Some(records)) => println!("{records} imported"),
     ///     Ok(None) => println!("another host has done it"),
     ///     Err(Error::Busy(busy)) => println!("still under way: {busy}"),
@@ -63,8 +63,8 @@ impl Redlock {
     pub fn once_per<T, E: From<Error>>(
         &self,
         resource: impl AsRef<[u8]>,
-        period: Duration,
         ttl: Duration,
+        period: Duration,
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
         let resource = &*self.checked(resource)?;

@@ -55,7 +55,7 @@ class Nightly(unittest.TestCase):
 
     def test_a_lock_that_cannot_be_looked_at_is_not_reported_as_gone(self):
         self.locks.connect()
-        self.all("hold", "shop:nightly", "web-3:4711", 60)
+        self.locks.lock("shop:nightly", ttl=60).leak()
         holder = self.locks.inspect("shop:nightly").holder
         self.all("refuse", "NOPERM No permissions to access a key")
         with self.assertRaises(Unavailable) as refused:

@@ -228,6 +228,20 @@ inside.wait()
             lock.extend(600)
         self.assertEqual(taken.exception.reason, "taken")
 
+    def test_a_text_that_names_no_holder_or_several_breaks_no_lock(self):
+        with locks.read_lock("break:rw", ttl=600) as first, locks.read_lock("break:rw", ttl=600) as second:
+            both = locks.inspect("break:rw").holder
+            for text, told in (both, "names 2 holders"), ("web-3:4711", "names no holder"), ("", "names no holder"):
+                with self.assertRaises(Config) as refused:
+                    locks.break_lock("break:rw", text)
+                self.assertIn(told, str(refused.exception))
+            first.extend(600)
+            second.extend(600)
+            for line in both.splitlines():
+                self.assertTrue(locks.break_lock("break:rw", line))
+            first.drop()
+            second.drop()
+
     def test_tls_needs_certificates_that_are_some(self):
         for bad in {"ca": "no PEM"}, {"certificate": "no PEM"}, {"key": b"no PEM"}, {"server_name": "a b"}:
             with self.assertRaises(Config):

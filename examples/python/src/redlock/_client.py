@@ -203,8 +203,9 @@ class Redlock:
         return LastRun(ended.value / 1000, took.value / 1000, label.value.decode(errors="replace"))
 
     def break_lock(self, name: str | bytes, holder: str) -> bool:
-        """Releases the lock of a holder that will not come back: the whole text from `inspect`, or a line of it. It gives up
-        mutual exclusion: redlock.h explains how. False: this holder no longer has it."""
+        """Releases the lock of a holder that will not come back: the text from `inspect`; of several readers or permits one line
+        of it. It gives up mutual exclusion: redlock.h explains how. False: this holder no longer has it. Config: the text names
+        no holder, as a label alone does, or several."""
         broken = c_int()
         self._library.redlock_break_lock(self._handle, *name_bytes(name), text_bytes("the holder", holder), byref(broken))
         return bool(broken.value)
