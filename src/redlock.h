@@ -533,8 +533,9 @@ int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 /* Marks the work of this lock as done, for the rest of the period that began when the work did: it has taken took_ms.
    Until then redlock_inspect_last_run() returns it. The lock is still held. Blocks as redlock_lock_extend() does.
    LOST: the validity is over, or nodes no longer hold the lock and no majority is left. UNAVAILABLE: too few nodes
-   answered; try again, with the time that has passed added to took_ms. CONFIG: NULL; not a plain lock, or one that can be entered again; a name with a `}` and no tag in a
-   Redis Cluster, which redlock_inspect_last_run() refuses, too, before the work. */
+   answered; try again, with the time that has passed added to took_ms. CONFIG: NULL; took_ms is not less than period_ms; not a
+   plain lock, or one that can be entered again; a name with a `}` and no tag in a Redis Cluster, which
+   redlock_inspect_last_run() refuses, too, before the work. */
 int redlock_lock_mark_done(const redlock_lock_t *lock, uint64_t period_ms, uint64_t took_ms);
 
 /* What is locked: bytes, copied like the token. */

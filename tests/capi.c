@@ -468,6 +468,8 @@ static void options_work(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_inspect_last_run(redlock, "nightly", 7, NULL, 0, NULL, NULL));
     IS(REDLOCK_CONFIG, redlock_inspect_last_run(NULL, "nightly", 7, NULL, 0, &again, NULL));
     IS(REDLOCK_CONFIG, redlock_lock_mark_done(NULL, TTL, 0));
+    IS(REDLOCK_CONFIG, redlock_lock_mark_done(other, 1500, 10 * TTL));
+    CHECK(last_error_has("nothing is left of the period"));
     OK(redlock_lock_release(other));
     other = take(redlock, "fence lost", 10);
     sleep(1);

@@ -38,10 +38,16 @@ impl Lock {
         let label = self.key.label.clone();
         let ended = clock::wall().checked_sub(ago);
         let run = LastRun::new(ended.unwrap_or(UNIX_EPOCH), took, label);
-        let period = period.saturating_sub(ago);
+        let rest = period.saturating_sub(ago);
         // The lease is locked for this statement alone: `lost` locks it, too.
-        let op = once_mark::mark(&self.lease(), period, &run, Point::now());
+        let op = once_mark::mark(&self.lease(), rest, &run, Point::now());
         let op = op.ok_or_else(|| self.lost())?;
+        // Not when it is over only since the work has ended: then the mark was tried in time.
+        if took >= period {
+            return Err(Error::config(format!(
+                "nothing is left of the period of {period:?} after work of {took:?}: no later holder would see the mark"
+            )));
+        }
         let answer = self.route.run(op);
         let reason = answer.lost_reason();
         match answer.outcome {
@@ -77,7 +83,7 @@ impl KeptLock {
     /// - [`Error::Lost`]: the validity is over, or too few nodes hold the lock for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. Try again, and add the time that has passed to `took`: otherwise the
     ///   mark outlives its period by as much.
-    /// - [`Error::Config`]: the lock is not a plain one; or the nodes are a Redis Cluster, and the name has a `}` and no
+    /// - [`Error::Config`]: `took` is not less than `period`; the lock is not a plain one; or the nodes are a Redis Cluster, and the name has a `}` and no
     ///   [tag](crate::guide::deployments#what-to-set-in-a-cluster).
     pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
         self.lock().mark_done(period, took)

@@ -34,7 +34,7 @@ impl Redlock {
     ///
     /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
     /// [`last_run`](Redlock::last_run): then it did not run. [`Error::Config`], before anything is done, also for a name
-    /// that [cannot be marked](KeptLock::mark_done).
+    /// that [cannot be marked](KeptLock::mark_done), and if `period` is shorter than `ttl`.
     ///
     /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](Error::after_work) is true: the work has succeeded, and
     /// could not be marked as done, so the next call may do it again. What it returned is dropped. A release that fails after
@@ -68,6 +68,13 @@ impl Redlock {
         work: impl FnOnce(&KeptLock) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
         let resource = &*self.checked(resource)?;
+        if period < ttl {
+            let text = format!(
+                "the period of {period:?} is shorter than the ttl of {ttl:?}: the work is done once in a period, and a host \
+                 that dies keeps the lock for its ttl"
+            );
+            return Err(Error::config(text).into());
+        }
         check_mark(self.nodes(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
         let begun = Point::now();

@@ -171,6 +171,9 @@ inside.wait()
     def test_work_is_marked_as_done_for_its_period(self):
         with locks.lock("nightly", ttl=60) as lock:
             self.assertIsNone(locks.last_run("nightly"))
+            with self.assertRaises(Config):
+                lock.mark_done(5, took=3600)
+            self.assertIsNone(locks.last_run("nightly"))
             lock.mark_done(3600, took=5)
         last = locks.last_run("nightly")
         self.assertEqual((last.took, last.label), (5, "web-3:4711"))

@@ -98,7 +98,8 @@ fn locked(
         return Ok((End::Code(LOST), RunOutcome::Lost));
     };
     let asked = match (job.once_per, end) {
-        (Some(period), End::Code(0)) => mark_done(&kept, period, held, &signals),
+        // Otherwise the period is over, and COMMAND may run again.
+        (Some(period), End::Code(0)) if held < period => mark_done(&kept, period, held, &signals),
         _ => None,
     };
     // A COMMAND that has not begun may begin elsewhere, whatever --at-least is.

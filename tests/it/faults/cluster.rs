@@ -437,7 +437,7 @@ fn work_whose_mark_is_in_another_slot_is_refused_before_it_is_done() {
     let cluster = Cluster::masters(3);
     let redlock = cluster.client();
     let hour = Duration::from_secs(3600);
-    let once = redlock.once_per("a}b", hour, TTL, |_| -> Result<(), Error> {
+    let once = redlock.once_per("a}b", TTL, hour, |_| -> Result<(), Error> {
         panic!("it is done")
     });
     let lock = take(&redlock, "a}b");
@@ -450,7 +450,7 @@ fn work_whose_mark_is_in_another_slot_is_refused_before_it_is_done() {
         assert!(text.contains("\"a}b\" cannot be marked as done"), "{text}");
     }
     lock.release().unwrap();
-    let done = redlock.once_per("a{b}c", hour, TTL, |_| Ok::<_, Error>(7));
+    let done = redlock.once_per("a{b}c", TTL, hour, |_| Ok::<_, Error>(7));
     assert_eq!(done.unwrap(), Some(7));
     assert!(redlock.last_run("a{b}c").unwrap().is_some());
 }

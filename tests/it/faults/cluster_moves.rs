@@ -386,7 +386,7 @@ fn work_is_done_once_while_its_slot_is_on_its_way() {
     let moving = cluster.begin_to_move(&name, 1);
     assert_eq!(redlock.last_run(&name).unwrap(), None);
     let done = std::thread::scope(|scope| {
-        let does = || redlock.once_per(&name, LONG, TTL, |_| Ok::<_, Error>(7));
+        let does = || redlock.once_per(&name, TTL, LONG, |_| Ok::<_, Error>(7));
         let done = scope.spawn(does);
         eventually("the mark is refused", || torn(&cluster.nodes[1]) > 0);
         moving.end();
@@ -398,7 +398,7 @@ fn work_is_done_once_while_its_slot_is_on_its_way() {
     moving.key(&beside(&name, "done"));
     assert!(other.last_run(&name).unwrap().is_some(), "it has gone");
     moving.end();
-    let again = other.once_per(&name, LONG, TTL, |_| Ok::<_, Error>(8));
+    let again = other.once_per(&name, TTL, LONG, |_| Ok::<_, Error>(8));
     assert_eq!(again.unwrap(), None);
 }
 

@@ -24,7 +24,7 @@ fn one_of_all_that_ask_does_the_work_and_where_it_fails_the_next_one_does_it() {
     let labelled = labelled.unwrap();
     let runs = AtomicUsize::new(0);
     let once = |redlock: &Redlock| -> Result<Option<usize>, Box<dyn StdError + Send + Sync>> {
-        redlock.once_per("nightly", PERIOD, TTL, |_| {
+        redlock.once_per("nightly", TTL, PERIOD, |_| {
             // The first two fail.
             match runs.fetch_add(1, SeqCst) {
                 0 | 1 => Err(io::Error::other("it failed").into()),
@@ -85,7 +85,7 @@ fn an_error_shows_whether_the_work_is_done() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let once = |name: &str, during: &dyn Fn()| {
-        redlock.once_per(name, PERIOD, ms(1500), |_| {
+        redlock.once_per(name, ms(1500), PERIOD, |_| {
             during();
             Ok::<_, Error>(7)
         })
@@ -112,7 +112,7 @@ fn an_error_shows_whether_the_work_is_done() {
     let (is_done, text) = done(once("nightly", &delete).unwrap_err());
     assert!(is_done && text.contains("is done"), "{text}");
     // The work itself: its error is its own.
-    let failed = redlock.once_per("nightly", PERIOD, TTL, |lock| -> Result<(), Error> {
+    let failed = redlock.once_per("nightly", TTL, PERIOD, |lock| -> Result<(), Error> {
         delete();
         lock.fencing_token().map(drop)
     });
@@ -166,7 +166,7 @@ fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
             });
             Ok::<_, Error>((began + PERIOD, SystemTime::now()))
         };
-        let ends = redlock.once_per("nightly", PERIOD, TTL, work);
+        let ends = redlock.once_per("nightly", TTL, PERIOD, work);
         // Before the thread that resumes the nodes is waited for.
         ends.map(|ends| (ends, Instant::now()))
     });
@@ -185,7 +185,7 @@ fn a_mark_that_is_written_late_ends_with_the_period_of_the_work() {
 fn a_release_that_fails_changes_nothing_of_what_is_known() {
     let servers = Server::several(1);
     let redlock = connected(&servers);
-    let once = |name: &str| redlock.once_per(name, PERIOD, TTL, |_| Ok::<_, Error>(7));
+    let once = |name: &str| redlock.once_per(name, TTL, PERIOD, |_| Ok::<_, Error>(7));
     assert_eq!(once("nightly").unwrap(), Some(7));
     // No script can delete a lock.
     servers[0].command(&["ACL", "SETUSER", "default", "-del"]);
@@ -194,6 +194,24 @@ fn a_release_that_fails_changes_nothing_of_what_is_known() {
     assert_eq!(once("weekly").unwrap(), Some(7));
     assert!(servers[0].exists("weekly"), "it was not released");
     assert!(redlock.last_run("weekly").unwrap().is_some());
+}
+
+#[test]
+fn a_ttl_longer_than_the_period_is_refused_before_the_work() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    // The two are swapped.
+    let once = redlock.once_per("nightly", PERIOD, ms(1000), |_| -> Result<(), Error> {
+        panic!("it is refused")
+    });
+    let text = config(once);
+    assert!(
+        text.contains("the period of 1s is shorter than the ttl"),
+        "{text}"
+    );
+    assert!(!servers[0].exists("nightly"));
+    let done = redlock.once_per("nightly", TTL, TTL, |_| Ok::<_, Error>(7));
+    assert_eq!(done.unwrap(), Some(7));
 }
 
 #[test]
@@ -227,6 +245,12 @@ fn a_late_holder_marks_nothing_and_other_data_is_left_alone() {
     let lost = lock.mark_done(PERIOD, Duration::ZERO);
     assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
     assert_eq!(mark(&servers[0], "short"), None);
+
+    let lock = redlock.acquire("swapped", TTL).unwrap();
+    for (period, took) in [(ms(1000), PERIOD), (PERIOD, PERIOD), (ms(0), ms(0))] {
+        assert!(config(lock.mark_done(period, took)).contains("nothing is left of the period"));
+    }
+    assert_eq!(mark(&servers[0], "swapped"), None);
 
     let permit = redlock.semaphore("pool", 2).unwrap().acquire(TTL).unwrap();
     assert!(config(permit.mark_done(PERIOD, Duration::ZERO)).contains("plain lock"));

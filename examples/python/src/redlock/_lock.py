@@ -139,7 +139,7 @@ class Lock:
     def mark_done(self, period: float, took: float) -> None:
         """Marks the work of this lock, which has taken `took` seconds, as done for the rest of the period that began with it: until
         then `Redlock.last_run` returns it. Call it while the lock is held. Lost: it is over; Unavailable: try again, with the time that
-        has passed added to `took`."""
+        has passed added to `took`. Config: `took` is not less than `period`; or it is no plain lock."""
         self._call("mark_done", ms(period), ms(took))
 
     def stop(self) -> None:
