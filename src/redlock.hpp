@@ -422,6 +422,8 @@ public:
     mutex(const client &client, std::string name, milliseconds ttl) : client_(client), name_(std::move(name)), ttl_(ttl)
     {
     }
+    /* A temporary client would be gone before the first lock. */
+    mutex(const client &&, std::string, milliseconds) = delete;
     mutex(const mutex &) = delete;
     mutex &operator=(const mutex &) = delete;
 

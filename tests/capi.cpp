@@ -38,6 +38,11 @@ static bool is_free(const redlock::client &client, const char *name)
 static_assert(std::is_nothrow_move_constructible_v<redlock::lock> && !std::is_copy_constructible_v<redlock::lock>);
 static_assert(std::is_nothrow_move_constructible_v<redlock::client> && !std::is_copy_constructible_v<redlock::client>);
 static_assert(!std::is_move_constructible_v<redlock::mutex>);
+static_assert(std::is_constructible_v<redlock::mutex, redlock::client &, std::string, std::chrono::milliseconds>);
+static_assert(std::is_constructible_v<redlock::mutex, const redlock::client &, std::string, std::chrono::milliseconds>);
+/* Of a temporary client it would keep a reference. */
+static_assert(!std::is_constructible_v<redlock::mutex, redlock::client, std::string, std::chrono::milliseconds>);
+static_assert(!std::is_constructible_v<redlock::mutex, const redlock::client, std::string, std::chrono::milliseconds>);
 
 static void owners(redlock::client &client)
 {
