@@ -250,14 +250,23 @@ public:
         return bytes;
     }
 
-    /* Releases it, and throws lost if it was not held to this point, unavailable if too few nodes confirmed. */
-    void release() { detail::check(ended(redlock_lock_release(get()))); }
+    /* Releases it, and throws lost if it was not held to this point, unavailable if too few nodes confirmed; config, as
+       everything here, if the lock was ended or moved from before. */
+    void release() { detail::check(ended(redlock_lock_release(owned()))); }
 
     /* Leaves it to its ttl, or for so long. */
-    void leak() { detail::check(ended(redlock_lock_leak(get()))); }
-    void leak_for(milliseconds time) { detail::check(ended(redlock_lock_leak_for(get(), detail::ms(time)))); }
+    void leak() { detail::check(ended(redlock_lock_leak(owned()))); }
+    void leak_for(milliseconds time) { detail::check(ended(redlock_lock_leak_for(owned(), detail::ms(time)))); }
 
 private:
+    /* C ends NULL with OK, which reads as "held to this point". */
+    redlock_lock_t *owned() const
+    {
+        if (!handle_)
+            throw config("this lock was released, left or moved from before");
+        return get();
+    }
+
     /* Forgets the handle, unless it was not freed: a reentrant one in another thread, or any in a function of its own. */
     int ended(int status) noexcept
     {
@@ -468,7 +477,7 @@ public:
         here_.unlock();
     }
 
-    /* Releases the lock, and throws lost if it was not held to this point. The mutex stays locked in this process until
+    /* Releases the lock, and throws lost if it was not held to this point, config if it is not locked. The mutex stays locked in this process until
        unlock(), which std::unique_lock and std::scoped_lock call. */
     void release() { held_.release(); }
 

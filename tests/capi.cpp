@@ -66,6 +66,13 @@ static void owners(redlock::client &client)
     lock.release();
     CHECK(!lock && is_free(client, "owner"));
     THROWS(redlock::config, lock.extend(60s));
+    /* Of two threads that end it the second does not learn that it was held to this point. */
+    THROWS(redlock::config, lock.release());
+    THROWS(redlock::config, lock.leak());
+    THROWS(redlock::config, lock.leak_for(1s));
+    redlock::lock from = client.acquire("owner", 60s), to = std::move(from);
+    THROWS(redlock::config, from.release());
+    to.release();
     lock = client.acquire("owner", 60s);
     redlock::lock other = client.resume("owner", lock.token(), lock.remaining());
     other.release();
@@ -178,6 +185,7 @@ static void mutexes(redlock::client &client)
         CHECK(!elsewhere.try_lock() && !elsewhere.try_lock_for(50ms));
         CHECK(!elsewhere.try_lock_until(std::chrono::system_clock::now() + 50ms));
         one.release();
+        THROWS(redlock::config, one.release());
         CHECK(elsewhere.try_lock());
         elsewhere.unlock();
     }

@@ -169,23 +169,41 @@ class Locks(unittest.TestCase):
 
     def test_of_threads_that_end_a_lock_at_once_one_does(self):
         for _ in range(200):
-            lock, together = locks.lock("shared", ttl=60), threading.Barrier(4)
+            lock, together, refused = locks.lock("shared", ttl=60), threading.Barrier(4), []
 
             def end():
                 together.wait()
-                lock.release()
+                try:
+                    lock.release()
+                except Config as error:
+                    refused.append(error)
 
             threads = [threading.Thread(target=end) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert locks.inspect("shared").state == "free"
+            assert len(refused) == 3 and locks.inspect("shared").state == "free"
+
+    def test_a_lock_that_was_ended_before_is_not_reported_as_held_to_its_end(self):
+        for end in Lock.release, Lock.leak, lambda lock: lock.leak_for(0):
+            lock = locks.lock("shared", ttl=60)
+            lock.leak_for(0)
+            assert "released or left before" in str(raises(Config, lambda: end(lock)))
+            lock.drop()
+        # At the end of a `with` that was the intention.
+        with locks.lock("shared", ttl=60) as lock:
+            lock.release()
+        # Another thread may have just begun to end it.
+        with locks.lock("shared", ttl=60) as lock:
+            lock._ender["handle"] = lock._handle
+        lock._ender.clear()
+        lock.release()
 
     def test_a_lock_is_ended_once_also_if_two_threads_take_turns_at_any_step(self):
         step = steps = 1
         while steps >= step:
-            lock, steps, ends = locks.lock("shared", ttl=60), 0, []
+            lock, steps, ends, refused = locks.lock("shared", ttl=60), 0, [], []
             library = lock._library
 
             class Once:
@@ -193,10 +211,15 @@ class Locks(unittest.TestCase):
 
                 @staticmethod
                 def redlock_lock_release(handle):
-                    if handle:
-                        ends.append(handle.value)
+                    ends.append(handle.value)
                     if len(ends) == 1:
                         library.redlock_lock_release(handle)
+
+            def end():
+                try:
+                    lock.release()
+                except Config as error:
+                    refused.append(error)
 
             def trace(frame, event, _argument):
                 nonlocal steps
@@ -206,7 +229,7 @@ class Locks(unittest.TestCase):
                 if event == "opcode":
                     steps += 1
                     if steps == step:
-                        other = threading.Thread(target=lock.release)
+                        other = threading.Thread(target=end)
                         other.start()
                         other.join()
                 return trace
@@ -214,10 +237,10 @@ class Locks(unittest.TestCase):
             lock._library = Once
             sys.settrace(trace)
             try:
-                lock.release()
+                end()
             finally:
                 sys.settrace(None)
-            assert len(ends) == 1, (step, ends)
+            assert len(ends) == 1 and len(refused) == (steps >= step), (step, ends, refused)
             assert not lock._handle and locks.inspect("shared").state == "free"
             step += 1
         assert step > 10, step

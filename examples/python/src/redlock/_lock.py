@@ -156,7 +156,8 @@ class Lock:
                 return
 
     def release(self) -> None:
-        """Releases it. Lost: it was lost before; Unavailable: too few nodes confirmed, and it ends with its ttl."""
+        """Releases it. Lost: it was lost before; Unavailable: too few nodes confirmed, and it ends with its ttl; Config: it was
+        released or left before, also by another thread."""
         self._library.redlock_lock_release(self._taken())
 
     def leak(self) -> None:
@@ -200,7 +201,8 @@ class Lock:
         try:
             # One step, also with threads that have no common lock: of several calls one gets the handle.
             if self._ender.setdefault("handle", handle) is not handle:
-                return c_void_p()
+                # Not silently: the end of a `release` shows that the work was protected.
+                raise Config("this lock was released or left before")
             handle.value = self._handle.value
             self._handle.value = None
             # In a forked child there is none of the threads that were in a call at the fork.
@@ -236,6 +238,10 @@ class Lock:
                 raise  # the work was not protected to its end
         except Unavailable:
             pass  # the ttl ends it
+        except Config:
+            # Another thread may have ended it, as the lines of the `with` may.
+            if not self._ender:
+                raise
 
     def __del__(self) -> None:
         try:
