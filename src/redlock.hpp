@@ -211,8 +211,8 @@ public:
 
     redlock_lock_t *get() const noexcept { return handle_.get(); }
 
-    /* Whether it has a handle: not after release(), leak() and a move. */
-    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    /* Whether it is held, as for std::unique_lock: is_valid(). Not after release(), leak() and a move, nor once it is lost. */
+    explicit operator bool() const noexcept { return is_valid(); }
 
     bool is_valid() const noexcept { return redlock_lock_is_valid(get()) == 1; }
     milliseconds remaining() const noexcept { return detail::time(redlock_lock_remaining_ms(get())); }

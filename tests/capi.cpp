@@ -84,6 +84,11 @@ static void owners(redlock::client &client)
         CHECK(lost.status() == REDLOCK_LOST && lost.reason() == REDLOCK_REASON_DELETED);
     }
     CHECK(!lock);
+    /* One that is lost has its handle, and is not held. */
+    lock = client.acquire("owner", 60s);
+    client.resume("owner", lock.token(), lock.remaining()).release();
+    THROWS(redlock::lost, lock.extend(60s));
+    CHECK(lock.get() != nullptr && !lock);
     lock = client.acquire("owner", 60s);
     lock.leak_for(0s);
     lock = client.acquire("owner", 1s, 20s);

@@ -153,7 +153,7 @@ class Locks(unittest.TestCase):
 
     def test_a_lock_can_be_asked_and_extended(self):
         with locks.lock("größe", ttl=60) as lock:
-            assert 50 < lock.remaining < 60 and lock.lost is None
+            assert 50 < lock.remaining < 60 and lock.lost is None and lock
             raises(TooSlow, lambda: lock.ensure(100))
             lock.extend(120)
             lock.ensure(100)
@@ -324,7 +324,7 @@ class Locks(unittest.TestCase):
         def expire():
             with locks.lock("short", ttl=0.5) as lock:
                 time.sleep(1)
-                assert lock.lost == "over" and lock.remaining == 0 and not lock.owned()
+                assert lock.lost == "over" and lock.remaining == 0 and not lock.owned() and not lock
 
         raises(Lost, expire)
 

@@ -90,6 +90,10 @@ class Lock:
         """Whether it is still valid, by the local clock: no node is asked."""
         return self.lost is None
 
+    def __bool__(self) -> bool:
+        """As `owned`: `if lock:` is no longer true once it is lost."""
+        return self.owned()
+
     def ensure(self, at_least: float) -> None:
         """Call it before a write that takes up to this long; of a lock that is kept alive, half of the ttl at most. Lost: it is
         over; TooSlow: less is left, so do not write either."""
