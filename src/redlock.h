@@ -206,7 +206,7 @@ int redlock_last_is_permanent(void);
 
 /* Why a lock was lost: redlock_last_lost_reason(), redlock_lock_lost_reason(), a function for
    redlock_lock_on_lost(), and an event. */
-/* It is not lost, or not kept alive. */
+/* It is not lost. */
 #define REDLOCK_REASON_NONE 0
 /* Too few nodes still hold it for a majority, and another holder has it, on one of them at least. */
 #define REDLOCK_REASON_TAKEN 1
@@ -607,7 +607,7 @@ uint64_t redlock_lock_hold_left_ms(const redlock_lock_t *lock);
    when the time was over. CONFIG: it is not kept alive, or no longer. */
 int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
 
-/* Why a lock that was kept alive was lost: a REDLOCK_REASON. */
+/* Why the lock was lost, whether it is kept alive or not: a REDLOCK_REASON, the first that was found. */
 int redlock_lock_lost_reason(const redlock_lock_t *lock);
 
 /* Calls fn(reason, user) once, when the lock is lost; at once if it is lost already, and never after the

@@ -475,6 +475,7 @@ static void options_work(const char *const *urls)
     sleep(1);
     IS(REDLOCK_LOST, redlock_lock_fencing_token(other, &again));
     CHECK(again == 0);
+    CHECK(redlock_lock_lost_reason(other) == REDLOCK_REASON_EXPIRED);
     IS(REDLOCK_LOST, redlock_lock_release(other));
     CHECK(redlock_last_lost_reason() == REDLOCK_REASON_EXPIRED);
     IS(REDLOCK_CONFIG, redlock_try_acquire(NULL, "a", 1, TTL, &other));
@@ -1022,7 +1023,7 @@ static void kept_alive(const char *const *urls)
     IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_on_lost(lock, count_loss, &calls));
     CHECK(redlock_last_lost_reason() == REDLOCK_REASON_RELEASED);
-    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_RELEASED);
     CHECK(redlock_lock_extensions_left(lock) == 0 && redlock_lock_hold_left_ms(lock) == 0);
     CHECK(redlock_lock_token(lock, NULL, 0) == 20 && redlock_lock_resource(lock, NULL, 0) == 1);
     other = take(redlock, "k", TTL);
@@ -1076,6 +1077,7 @@ static void child(redlock_t *redlock, redlock_lock_t *lock, redlock_lock_t *kept
     CHECK(redlock_lock_token(kept, NULL, 0) == 20 && redlock_lock_resource(kept, NULL, 0) == 4);
     IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
     CHECK(redlock_last_lost_reason() == REDLOCK_REASON_OTHER_PROCESS);
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_OTHER_PROCESS);
     IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_wait_lost(kept, TTL));
@@ -1650,7 +1652,8 @@ static void reentrant(redlock_t *redlock)
     pthread_t thread;
     uint64_t fence = 0, again = 0;
     uint32_t left;
-    char resource[1];
+    char resource[1], text[200];
+    int state;
 
     OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, TWENTY_SECONDS, &outer));
     CHECK(redlock_lock_depth(outer) == 1 && redlock_lock_is_valid(outer));
@@ -1687,6 +1690,19 @@ static void reentrant(redlock_t *redlock)
     OK(redlock_try_acquire(redlock, "r", 1, TTL, &other));
     CHECK(redlock_lock_depth(other) == 1);
     OK(redlock_lock_release(other));
+
+    /* All handles have the reason of the loss. */
+    OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, TWENTY_SECONDS, &outer));
+    OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, 0, &inner));
+    CHECK(redlock_lock_lost_reason(outer) == REDLOCK_REASON_NONE);
+    OK(redlock_inspect(redlock, "r", 1, text, sizeof text, &again, &state));
+    OK(redlock_break_lock(redlock, "r", 1, text, &state));
+    CHECK(state == 1);
+    IS(REDLOCK_LOST, redlock_lock_extend(inner, TTL));
+    CHECK(redlock_lock_lost_reason(inner) == REDLOCK_REASON_DELETED);
+    CHECK(redlock_lock_lost_reason(outer) == REDLOCK_REASON_DELETED);
+    IS(REDLOCK_LOST, redlock_lock_release(inner));
+    IS(REDLOCK_LOST, redlock_lock_release(outer));
 }
 
 /* Its giver ends it, and it goes on under another handle. */

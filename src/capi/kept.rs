@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::callback::{Callback, ExpiringFn, LostFn};
 use super::lock::{Handle, HeldHandle, end_callbacks, handle, is_reentrant};
 use super::*;
-use crate::KeptLock;
 use crate::values::clock;
 use crate::values::sync::lock;
+use crate::{KeptLock, LostReason};
 
 /// Waiting for a loss goes on in slices of this length, between which other threads may change the lock.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
@@ -91,12 +91,18 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
-        Ok(match &*handle(lock)?.read()? {
-            HeldHandle::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
-            HeldHandle::Plain(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => {
-                REDLOCK_REASON_NONE
-            }
-        })
+        let held = match handle(lock)?.read() {
+            // In a forked child, and in a function for this loss.
+            Err(lost) if lost.code == REDLOCK_LOST => return Ok(lost.lost_reason),
+            held => held?,
+        };
+        let reason = match &*held {
+            HeldHandle::Plain(lock) => lock.validity().err(),
+            HeldHandle::Kept(lock) => lock.lost(),
+            HeldHandle::Reentrant(entry) => entry.lock()?.lost_reason(),
+            HeldHandle::Ended => Some(LostReason::Released),
+        };
+        Ok(reason.map_or(REDLOCK_REASON_NONE, reason_code))
     })
 }
 

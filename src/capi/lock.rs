@@ -200,7 +200,7 @@ impl HandleEntry {
         Err(Failure::config(text))
     }
 
-    fn lock(&self) -> Result<&ReentrantLock, Failure> {
+    pub(super) fn lock(&self) -> Result<&ReentrantLock, Failure> {
         self.check().map(|()| &*self.lock)
     }
 }

@@ -273,6 +273,13 @@ impl ReentrantLock {
         self.held.with(|lock| lock.ensure(at_least))?
     }
 
+    /// Why the lock is lost.
+    #[cfg(feature = "capi")]
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        let reason = self.held.with(|lock| lock.validity().err());
+        reason.unwrap_or_default()
+    }
+
     /// How many entries this thread has, this one included.
     pub fn depth(&self) -> usize {
         Rc::strong_count(&self.held)

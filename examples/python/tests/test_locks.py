@@ -324,7 +324,7 @@ class Locks(unittest.TestCase):
         def expire():
             with locks.lock("short", ttl=0.5) as lock:
                 time.sleep(1)
-                assert lock.lost == "over" and lock.remaining == 0 and not lock.owned() and not lock
+                assert lock.lost == "expired" and lock.remaining == 0 and not lock.owned() and not lock
 
         raises(Lost, expire)
 

@@ -222,14 +222,14 @@ inside.wait()
         self.assertFalse(locks.locked("break"))
         with self.assertRaises(Lost) as deleted:
             lock.extend(600)
-        self.assertEqual(deleted.exception.reason, "deleted")
+        self.assertEqual((deleted.exception.reason, lock.lost), ("deleted", "deleted"))
         # A lock keeps the reason that was found first.
         lock = locks.lock("break", ttl=600)
         holder = locks.inspect("break").holder
         self.assertTrue(locks.break_lock("break", holder))
         with locks.lock("break", ttl=600), self.assertRaises(Lost) as taken:
             lock.extend(600)
-        self.assertEqual(taken.exception.reason, "taken")
+        self.assertEqual((taken.exception.reason, lock.lost), ("taken", "taken"))
 
     def test_a_text_that_names_no_holder_or_several_breaks_no_lock(self):
         with locks.read_lock("break:rw", ttl=600) as first, locks.read_lock("break:rw", ttl=600) as second:
