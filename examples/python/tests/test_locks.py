@@ -76,6 +76,8 @@ class Locks(unittest.TestCase):
     def test_values_that_cannot_work_are_refused(self):
         with self.assertRaises(TypeError):
             Redlock(NODES, no_such_option=1)
+        with self.assertRaises(TypeError):  # a second node is no library
+            Redlock(NODES[0], NODES[1])
         raises(Config, lambda: Redlock(NODES, node_timeout=0))
         raises(Config, lambda: Redlock([]))
         # One text may have several nodes, as a variable has them.

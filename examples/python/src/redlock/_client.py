@@ -62,7 +62,7 @@ class Redlock:
 
     _handle: c_void_p | None = None
 
-    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, wait: float = 10,
+    def __init__(self, urls: str | Iterable[str], *, library: str | None = None, wait: float = 10,
                  retry_delay_min: float | None = None, retry_delay_max: float | None = None, node_timeout: float | None = None,
                  connect_timeout: float | None = None, max_extensions: int | None = None, restart_guard: float | None = None,
                  fair: bool = False, label: str = "", prefix: str = "", ca: str | bytes | None = None,

@@ -48,7 +48,7 @@ def observer(function: Callable[[Event], object]) -> Any:
 _log: list[Any] = []
 
 
-def log_to(logger: logging.Logger | None, library: str | None = None) -> None:
+def log_to(logger: logging.Logger | None, *, library: str | None = None) -> None:
     """Passes what the library logs in this process to a logger, as far as its level is at this moment. None: no longer.
 
     WARNING is worth reading: a node is away or back, a lock was found lost. DEBUG has a line for each attempt."""

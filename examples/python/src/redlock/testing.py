@@ -68,7 +68,7 @@ class Node:
 
     _handle: c_void_p | None = None
 
-    def __init__(self, library: str | None = None) -> None:
+    def __init__(self, *, library: str | None = None) -> None:
         self._functions = _functions(find(library))
         handle = c_void_p()
         self._functions["start"](byref(handle))
