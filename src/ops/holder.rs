@@ -186,7 +186,7 @@ impl<'a> HolderText<'a> {
         if !fingerprint.bytes().all(is_digit) {
             return None;
         }
-        // A label may have parentheses; what stands behind it has none.
+        // The label may have parentheses, and the role behind it has none.
         let behind = match rest.strip_prefix(" (") {
             Some(label) => label.rsplit_once(')')?.1,
             None => rest,
