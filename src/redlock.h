@@ -165,7 +165,8 @@ const char *redlock_version_string(void);
 /* redlock_acquire_while() was stopped by its callback. */
 #define REDLOCK_CANCELLED 6
 /* A value that was passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
-   server given under two addresses, ... redlock_last_error() names the value and the limit. */
+   server given under two addresses, ... redlock_last_error() names the value and the limit. Only a name that is in use as
+   another kind of lock (the text says so) can be taken when that one has ended: one name is for one kind. */
 #define REDLOCK_CONFIG 7
 /* The operating system supplied no random bytes for a token. */
 #define REDLOCK_RANDOM 8

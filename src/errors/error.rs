@@ -19,7 +19,7 @@ use crate::values::token::RandomError;
 ///
 /// | error | what to do |
 /// | --- | --- |
-/// | [`Config`](Error::Config) | fix the code or the configuration; trying again gives the same |
+/// | [`Config`](Error::Config) | fix the code or the configuration; trying again gives the same, but where the name is another kind of lock for now |
 /// | [`Busy`](Error::Busy) | another holder has the lock: come back later, or leave the work to it |
 /// | [`Lost`](Error::Lost) | stop what the lock protects, now |
 /// | [`TooSlow`](Error::TooSlow) | from `ensure`: stop, as with `Lost`; else use a longer ttl, or faster nodes |

@@ -186,7 +186,8 @@ const MAX_BYTES: usize = 1 << 20;
 /// Two things differ:
 ///
 /// - A name is one kind of lock at a time. If a majority of the nodes has another kind there, or other data,
-///   the call fails at once with [`Error::Config`].
+///   the call fails at once with [`Error::Config`], and does not wait. Once that lock has ended the same call succeeds, so a
+///   name that changes its kind needs a new name, or a time without holders.
 /// - There is no strict order: who waits is [notified](crate::guide::waiting) of a release as for a plain lock, but
 ///   [`Options::fair`](crate::Options::fair) changes nothing.
 ///

@@ -51,10 +51,10 @@ const MAX_RESOURCE: usize = 64 * 1024;
 /// | work that one host does with success, once in a period | [`once_per`](Redlock::once_per) | waits, then [`Error::Busy`]; `None` if it is done |
 /// | to wait for a lock | [`acquire`](Redlock::acquire), [`acquire_within`](Redlock::acquire_within) | waits, then [`Error::Busy`] |
 /// | to wait until told to stop | [`acquire_while`](Redlock::acquire_while) | waits, then [`Error::Cancelled`] |
-/// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
-/// | at most k holders at a time | these on [`semaphore(name, k)`](Redlock::semaphore) | the same, once all k permits are taken |
-/// | many readers or one writer | these on [`read_lock(name)`](Redlock::read_lock), [`write_lock(name)`](Redlock::write_lock) | the same |
-/// | several names, all or none | these on [`several(names)`](Redlock::several) | the same, for all of them together |
+/// | a function whose caller may already hold the lock | `with_lock`, `acquire`, `acquire_within`, `try_acquire` on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
+/// | at most k holders at a time | all of these but `once_per` on [`semaphore(name, k)`](Redlock::semaphore) | the same, once all k permits are taken |
+/// | many readers or one writer | the same on [`read_lock(name)`](Redlock::read_lock), [`write_lock(name)`](Redlock::write_lock) | the same |
+/// | several names, all or none | the same on [`several(names)`](Redlock::several) | the same, for all of them together |
 /// | to take over a lock from another process | [`resume`](Redlock::resume) | asks no node |
 /// | to free a lock whose holder will not come back | [`break_lock`](Redlock::break_lock) | deletes only what [`inspect`](Redlock::inspect) showed |
 #[derive(Clone)]

@@ -268,7 +268,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// The errors of [`Lock::ensure`].
+    /// The errors of [`Lock::ensure`], and [`Error::Busy`] in a logger or an observer that is called while the lock is
+    /// extended.
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         self.held.with(|lock| lock.ensure(at_least))?
     }
@@ -294,7 +295,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// The errors of [`Lock::extend`].
+    /// The errors of [`Lock::extend`], and [`Error::Busy`] in a logger or an observer that is called while the lock is
+    /// extended.
     pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
@@ -308,7 +310,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// The errors of [`Lock::fencing_token`].
+    /// The errors of [`Lock::fencing_token`], and [`Error::Busy`] in a logger or an observer that is called while the lock is
+    /// extended.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.held.with(Lock::fencing_token)?
     }

@@ -49,4 +49,4 @@ class ExtensionLimit(Error):
 
 
 class Config(Error, ValueError):
-    """A value that cannot work."""
+    """A value that cannot work; or the name is another kind of lock for now."""
