@@ -375,13 +375,15 @@ impl<W> Core<W> {
                 self.add_debt(at, Some(Debt::release(release)));
             }
             let operation = &self.operations[slot];
-            let (number, key) = (operation.number, operation.granted_key());
+            let number = operation.number;
             let id = OperationId { slot, number };
             // One that was given up may grant a slot yet.
-            let awaited = operation
-                .sent_to
-                .and(self.which(|node| node.wire().awaits(id)));
-            self.operations.late.add(number, key, awaited, now);
+            let awaited = self.which(|node| node.wire().awaits(id));
+            let awaited = operation.sent_to.and(awaited);
+            if !awaited.is_empty() {
+                let key = operation.granted_key();
+                self.operations.late.add(number, key, awaited, now);
+            }
         }
         let notified_elsewhere = self.operations.take_notified(slot);
         let operation = &mut self.operations[slot];

@@ -31,7 +31,7 @@ pub(crate) struct LateGrants(Vec<LateGrant>);
 impl LateGrants {
     /// Adds the acquire with this number, which these nodes have not answered yet.
     pub(crate) fn add(&mut self, number: u64, key: Key, nodes: NodeSet, ended: Instant) {
-        if !nodes.is_empty() && !mutant(Mutant::LateSlotStays) {
+        if !mutant(Mutant::LateSlotStays) {
             self.0.push(LateGrant {
                 number,
                 key,
