@@ -155,12 +155,7 @@ fn a_callback_without_a_thread_is_called_all_the_same() {
 fn a_warning_without_a_thread_is_given_before_the_loss() {
     let name = "a_warning_without_a_thread_is_given_before_the_loss";
     with_large_stacks(name, || {
-        for (max_hold, room) in [
-            (HOUR, true),
-            (HOUR, false),
-            (ms(100), true),
-            (ms(100), false),
-        ] {
+        for (max_hold, room) in [(HOUR, true), (ms(1000), false)] {
             let servers = Server::several(3);
             let redlock = connected(&servers);
             let lock = redlock.acquire("a", Duration::from_secs(6)).unwrap();
