@@ -216,12 +216,7 @@ impl Pair {
             String::from_utf8_lossy(&self.some_channel().bytes())
         );
         let mark = mark.into_bytes();
-        // Fields of a later version.
-        let fields = [&b"\0redlock:\0\x6b\x49\xd2\0web-3:4711\0"[..], &[b'x'; 240]].concat();
-        let fields = &fields[..self.one_of(&[14, 15, 24, 25, 40, 200, 236, 237, fields.len()])];
-        let later = [&token.as_bytes()[..], fields].concat();
-        let later_member = [&member[..], fields].concat();
-        let values: [&[u8]; 19] = [
+        let values: [&[u8]; 17] = [
             &member,
             &reader,
             &mark,
@@ -230,8 +225,6 @@ impl Pair {
             b"x",
             b"postgres://admin:hunter2@db.example",
             &[b'y'; 300],
-            &later,
-            &later_member,
             token.as_bytes(),
             &channel,
             &labelled,
@@ -244,7 +237,7 @@ impl Pair {
         ];
         let value = self.one_of(&values);
         let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
-        match self.random.below(13) {
+        match self.random.below(15) {
             // The lock is reserved for this process or another one, or the reservation is other data.
             12 => {
                 let reserved = self.one_of(&[&channel[..], value]);
@@ -259,7 +252,21 @@ impl Pair {
             3 => packed(&[b"ZADD", name, self.one_of(&[b"-5", b"17"]), value]),
             4 => packed(&[b"PEXPIRE", name, self.one_of(&[b"0", b"1", b"5", b"60000"])]),
             5 => packed(&[b"PERSIST", name]),
+            13 | 14 => self.with_fields(&token),
             _ => packed(&[b"DEL", name]),
         }
+    }
+
+    /// A lock or a permit with fields of a later version, which may be longer than what is shown.
+    fn with_fields(&mut self, token: &Token) -> Vec<u8> {
+        let rest = [&b"\0redlock:\0\x6b\x49\xd2\0web-3:4711\0"[..], &[b'x'; 240]].concat();
+        let length = self.one_of(&[14, 25, 236, 237, rest.len()]);
+        let value = [token.as_bytes(), &rest[..length]].concat();
+        if self.random.chance(50) {
+            return packed(&[b"SET", b"a", &value]);
+        }
+        let end = (self.time / 1000 + 60_000).to_string();
+        let member = [b"redlock:s001", &value[..]].concat();
+        packed(&[b"ZADD", b"a", end.as_bytes(), &member])
     }
 }

@@ -89,6 +89,9 @@ const CHANGES: &[Change] = &[
     (FENCE_NAMES, "or 0) + 1", "or 0)"),
     (INSPECT, "if left == -2 then", "if left == -1 then"),
     (INSPECT, "- now >= 0", "- now > 0"),
+    // How much is shown of a value or member, which may have fields of later versions.
+    (INSPECT, "KEYS[1], 0, 255)", "KEYS[1], 0, 254)"),
+    (INSPECT, "1, 269)", "1, 268)"),
     // Labels of waiters.
     (
         RELEASE_AND_NOTIFY,
