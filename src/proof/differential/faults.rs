@@ -70,11 +70,16 @@ const CHANGES: &[Change] = &[
     ),
     (ACQUIRE_READ, "try('DEL', KEYS[3])", ""),
     (ACQUIRE_WRITE, "older + 0 > since", "older + 0 < since"),
-    (ACQUIRE_WRITE, "local sum = #all", "local sum = 0"),
+    (ACQUIRE_WRITE, "local sum = #readers", "local sum = 0"),
     (
         ACQUIRE_NAMES,
         "elseif kind ~= 'none'",
         "elseif kind == 'hash'",
+    ),
+    (
+        ACQUIRE_NAMES,
+        "return denied(at, digits(",
+        "return denied(at, ('000000' or ",
     ),
     (ACQUIRE_NAMES, "~= ARGV[6 + at]", "~= ARGV[7]"),
     (ACQUIRE_NAMES, "token == '' or ", ""),

@@ -67,11 +67,18 @@ pub(crate) const ACQUIRE_WRITE: Script = script!(
     "join",
     "enqueue",
     "joined",
+    "readers",
     "acquire_write"
 );
 // For writers, and for locks on several names.
-pub(crate) const ACQUIRE_NAMES: Script =
-    script!("notify", "join", "enqueue", "joined", "acquire_names");
+pub(crate) const ACQUIRE_NAMES: Script = script!(
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "readers",
+    "acquire_names"
+);
 pub(crate) const EXTEND_NAMES: Script = script!("names", "given_up", "extend_names");
 pub(crate) const RELEASE_NAMES: Script = script!("names", "notify", "release_names");
 pub(crate) const LEAVE: Script = script!("notify", "leave");

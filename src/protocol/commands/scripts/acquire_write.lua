@@ -30,12 +30,6 @@ local left, hash = redis.call('PTTL', name)
 if found == 'string' then
   hash = string.sub(redis.sha1hex(string.sub(redis.call('GET', name), 1, 20)), 1, 6)
 else
-  local all = members()
-  local sum = #all
-  for i = 1, math.min(#all, 64) do
-    local a, b, c = string.byte(all[i], 13, 15)
-    sum = (sum + (a or 0) * 65536 + (b or 0) * 256 + (c or 0)) % 16777216
-  end
-  hash = string.format('%06x', sum)
+  hash = digits(members())
 end
 return string.format('%.0f %s', left, hash) .. join()
