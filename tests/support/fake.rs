@@ -69,7 +69,7 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&Words) -> Option<Vec<u8>>) {
 fn command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     let mut at = 0;
     let number = |at: &mut usize| -> Option<usize> {
-        let rest = &bytes[*at..];
+        let rest = bytes.get(*at..)?;
         let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
         let text = std::str::from_utf8(&rest[1..end]).unwrap();
         *at += end + 2;
