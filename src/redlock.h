@@ -187,7 +187,7 @@ size_t redlock_last_error(char *buf, size_t cap);
    After UNAVAILABLE: the `at`-th of the failed nodes, from 0 on, and its cause. 0: there are no more. */
 size_t redlock_last_cause(size_t at, char *buf, size_t cap);
 /* After BUSY: the holder's label. Empty: it has none, or the call made a single attempt. */
-size_t redlock_last_holder(char *buf, size_t cap);
+size_t redlock_last_label(char *buf, size_t cap);
 /* After BUSY: how long the holder has the lock at most, from the failure on, unless it extends or releases it. 0: unknown. */
 uint64_t redlock_last_remaining_ms(void);
 /* After BUSY: 1 if this program itself has the lock: a handle from the same redlock_t, neither ended nor left. A thread that

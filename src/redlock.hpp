@@ -56,13 +56,13 @@ private:
 /* REDLOCK_BUSY: another holder had the lock for the whole wait. */
 class busy : public error {
 public:
-    busy(const std::string &what, std::string holder, milliseconds remaining, bool own)
-        : error(REDLOCK_BUSY, what), holder_(std::move(holder)), remaining_(remaining), own_(own)
+    busy(const std::string &what, std::string label, milliseconds remaining, bool own)
+        : error(REDLOCK_BUSY, what), label_(std::move(label)), remaining_(remaining), own_(own)
     {
     }
 
     /* The holder's label. Empty: it has none, or there was a single attempt. */
-    const std::string &holder() const noexcept { return holder_; }
+    const std::string &label() const noexcept { return label_; }
 
     /* How long the holder has the lock at most. 0: unknown. */
     milliseconds remaining() const noexcept { return remaining_; }
@@ -71,7 +71,7 @@ public:
     bool is_own() const noexcept { return own_; }
 
 private:
-    std::string holder_;
+    std::string label_;
     milliseconds remaining_;
     bool own_;
 };
@@ -153,7 +153,7 @@ inline void check(int status)
     const std::string what = text(redlock_last_error);
     switch (status) {
     case REDLOCK_BUSY:
-        throw busy(what, text(redlock_last_holder), time(redlock_last_remaining_ms()),
+        throw busy(what, text(redlock_last_label), time(redlock_last_remaining_ms()),
                    redlock_last_is_own() == 1);
     case REDLOCK_LOST:
         throw lost(what, redlock_last_lost_reason());

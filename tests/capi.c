@@ -1844,7 +1844,7 @@ static void waits_of_a_thread_ask(redlock_t *redlock)
     CHECK(left == 0);
     redlock_set_keep_trying(always, NULL);
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 200, &other));
-    CHECK(redlock_last_holder(holder, sizeof holder) == 0 && holder[0] == 0);
+    CHECK(redlock_last_label(holder, sizeof holder) == 0 && holder[0] == 0);
     CHECK(redlock_last_remaining_ms() > TTL / 2 && redlock_last_remaining_ms() <= TTL);
     CHECK(redlock_last_is_own() == 1);
     OK(redlock_lock_release(lock));

@@ -153,7 +153,7 @@ static void errors(redlock::client &client)
         client.acquire("errors", 60s, 200ms);
         fail(__LINE__, "it is held");
     } catch (const redlock::busy &busy) {
-        CHECK(busy.status() == REDLOCK_BUSY && busy.holder() == "web-3:4711");
+        CHECK(busy.status() == REDLOCK_BUSY && busy.label() == "web-3:4711");
         CHECK(busy.remaining() > 30s && busy.remaining() <= 60s);
         CHECK(busy.is_own());
     }

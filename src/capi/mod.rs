@@ -119,7 +119,7 @@ struct Failure {
     /// UNAVAILABLE: the failed nodes, each with its cause.
     causes: Vec<String>,
     /// BUSY: the holder's label.
-    holder: String,
+    label: String,
     /// BUSY: how long the holder has the lock, in milliseconds; zero: unknown.
     left: u64,
     /// BUSY: whether this program itself has the lock.
@@ -183,7 +183,7 @@ impl From<Error> for Failure {
                 failure.causes = nodes.iter().map(|(_, cause)| cause.to_string()).collect();
             }
             Error::Busy(busy) => {
-                failure.holder = busy.holder().unwrap_or_default().to_owned();
+                failure.label = busy.label().unwrap_or_default().to_owned();
                 failure.left = millis(busy.remaining().unwrap_or_default());
                 failure.own = busy.is_own();
             }
@@ -384,9 +384,9 @@ extern "C" fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usi
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize {
+extern "C" fn redlock_last_label(buf: *mut c_char, cap: usize) -> usize {
     // SAFETY: the header demands room for `cap` bytes.
-    last(|failure| unsafe { copy_text(&failure.holder, buf, cap) })
+    last(|failure| unsafe { copy_text(&failure.label, buf, cap) })
 }
 
 #[unsafe(no_mangle)]

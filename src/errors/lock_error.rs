@@ -34,7 +34,7 @@ impl Busy {
 
     /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or the answers did not
     /// have it.
-    pub fn holder(&self) -> Option<&str> {
+    pub fn label(&self) -> Option<&str> {
         self.holder.as_ref().map(Label::as_str)
     }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Busy {
             false => "another",
         };
         write!(f, "{who} has the lock {}", Shown(&self.resource))?;
-        if let Some(label) = self.holder() {
+        if let Some(label) = self.label() {
             write!(f, ": {label}")?;
         }
         match self.remaining {

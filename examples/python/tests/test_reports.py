@@ -23,7 +23,7 @@ class Reports(unittest.TestCase):
         with locks.lock("report", ttl=60):
             with self.assertRaises(Busy) as busy:
                 locks.lock("report", ttl=60, wait=0.2)
-        self.assertEqual(busy.exception.holder, "web-3:4711")
+        self.assertEqual(busy.exception.label, "web-3:4711")
         self.assertTrue(30 < busy.exception.remaining <= 60)
         self.assertIn("web-3:4711", str(busy.exception))
 

@@ -29,7 +29,7 @@ unsafe extern "C" {
     safe fn redlock_last_remaining_ms() -> u64;
     safe fn redlock_last_is_own() -> c_int;
     fn redlock_last_cause(at: usize, buf: *mut c_char, cap: usize) -> usize;
-    fn redlock_last_holder(buf: *mut c_char, cap: usize) -> usize;
+    fn redlock_last_label(buf: *mut c_char, cap: usize) -> usize;
     fn redlock_set_keep_trying(
         function: Option<extern "C" fn(*mut c_void) -> c_int>,
         user: *mut c_void,
@@ -200,7 +200,7 @@ unsafe fn parts(pick: &mut impl FnMut(u64) -> usize) {
         };
         redlock_set_keep_trying((pick(3) > 0).then_some(sometimes), user.cast());
         match pick(3) {
-            0 => redlock_last_holder(to, cap),
+            0 => redlock_last_label(to, cap),
             _ => redlock_last_cause(pick(4), to, cap),
         }
     };

@@ -60,7 +60,7 @@ fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
         let lock = take(&holder, "a");
         let reads: u64 = servers.iter().map(|server| server.calls("getrange")).sum();
         let error = waits(&other);
-        assert_eq!(error.holder(), Some(label));
+        assert_eq!(error.label(), Some(label));
         let text = error.to_string();
         let start = "another has the lock \"a\": web-2: job 4711, for ";
         assert!(text.starts_with(start), "{text}");
@@ -69,7 +69,7 @@ fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
         lock.release().unwrap();
         // Another holder, without a label.
         let lock = take(&unhurried_connected(&servers), "a");
-        assert_eq!(waits(&other).holder(), None);
+        assert_eq!(waits(&other).label(), None);
         lock.release().unwrap();
     }
 }
@@ -105,8 +105,8 @@ fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
         for (server, value) in servers.iter().zip(&values) {
             set(server, value);
         }
-        let error = waits_with(&redlock, |error| error.holder() == expected);
-        assert_eq!(error.holder(), expected, "{values:?}");
+        let error = waits_with(&redlock, |error| error.label() == expected);
+        assert_eq!(error.label(), expected, "{values:?}");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }
@@ -206,7 +206,7 @@ fn a_single_try_for_a_plain_lock_sends_one_command_and_names_no_holder() {
     };
     let before = sent();
     let error = busy(redlock.acquire_within("a", TTL, ms(0)));
-    assert_eq!((error.holder(), error.remaining()), (None, None));
+    assert_eq!((error.label(), error.remaining()), (None, None));
     let mut expected = before;
     expected[0] += 1;
     assert_eq!(sent(), expected);

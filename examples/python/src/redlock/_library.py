@@ -91,7 +91,7 @@ _OTHERS: dict[str, tuple[list[Any], Any]] = {
     "redlock_set_keep_trying": ([KEEP_TRYING, c_void_p], None),
     "redlock_last_error": ([c_char_p, c_size_t], c_size_t),
     "redlock_last_cause": ([c_size_t, c_char_p, c_size_t], c_size_t),
-    "redlock_last_holder": ([c_char_p, c_size_t], c_size_t),
+    "redlock_last_label": ([c_char_p, c_size_t], c_size_t),
     "redlock_last_remaining_ms": ([], c_uint64),
     "redlock_last_is_own": ([], c_int),
     "redlock_last_is_permanent": ([], c_int),
@@ -140,7 +140,7 @@ def load(path: str) -> Any:
         elif isinstance(error, Lost):
             error.reason = REASONS.get(library.redlock_last_lost_reason(), "over")
         elif isinstance(error, Busy):
-            error.holder = text(library.redlock_last_holder) or None
+            error.label = text(library.redlock_last_label) or None
             error.remaining = library.redlock_last_remaining_ms() / 1000 or None
             error.is_own = bool(library.redlock_last_is_own())
         try:

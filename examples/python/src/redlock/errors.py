@@ -12,11 +12,11 @@ class Error(Exception):
 class Busy(Error):
     """Another holder had the lock for the whole wait.
 
-    `holder` is its label, and `remaining` for how many seconds it has the lock at most, unless it extends or releases it. Both are
+    `label` is the holder's, and `remaining` for how many seconds it has the lock at most, unless it extends or releases it. Both are
     None if that is not known, as after a single attempt. `is_own`: this program itself has the lock, most often a thread that takes
     its own lock again; False does not show that another program has it."""
 
-    holder: str | None = None
+    label: str | None = None
     remaining: float | None = None
     is_own: bool = False
 
