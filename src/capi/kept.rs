@@ -185,7 +185,7 @@ mod tests {
 
     unsafe extern "C" fn nothing(_: c_int, _: *mut c_void) {}
 
-    /// As where the lock is lost already, and no thread can be started: the function runs within the call that registers it.
+    /// Where the lock is lost already, and no thread can be started, the function runs within the call that registers it.
     #[test]
     fn a_function_for_a_loss_finds_the_lock_lost_also_within_a_call() {
         let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
