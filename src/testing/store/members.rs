@@ -99,7 +99,7 @@ impl CommandRun<'_> {
             self.may_write(false)?;
             let (now, ahead) = (self.now(), self.is_ahead(lock));
             self.zset(lock, |members| {
-                if ahead.abs() > 1 && !mutant(Mutant::MembersKeepTheirTimes) {
+                if ahead > 1 && !mutant(Mutant::MembersKeepTheirTimes) {
                     for member in members.iter_mut() {
                         member.0 = member.0.saturating_add(ahead);
                     }
@@ -128,7 +128,7 @@ impl CommandRun<'_> {
             return None;
         };
         head(&members.first()?.1)?;
-        let now = self.now().saturating_sub(self.is_ahead(lock));
+        let now = self.now().saturating_sub(self.is_ahead(lock).max(0));
         let mut size = 0;
         let mut holders = Vec::new();
         for (score, member) in members.iter().rev().take(1000) {

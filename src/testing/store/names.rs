@@ -184,11 +184,11 @@ impl CommandRun<'_> {
                     "ERR attempt to perform arithmetic on a string value",
                 ))?,
             };
-            // A NaN is not less.
-            next = match counted + 1.0 <= next {
-                true => next,
-                false => counted + 1.0,
-            };
+            // A NaN is not less, and nothing is less than it.
+            let not_less = next >= counted + 1.0;
+            if !not_less && !next.is_nan() {
+                next = counted + 1.0;
+            }
         }
         if next.is_nan() || next > 9_007_199_254_740_991.0 {
             return Err(Refused("ERR the fencing counter is out of range"));

@@ -277,6 +277,15 @@ fn counters_that_cannot_count_are_named() {
     server.command(&["SET", "{a}:redlock:fence", &(LAST - 1).to_string()]);
     assert_eq!(lock.fencing_token().unwrap(), LAST);
     assert_eq!(counter(&server, "a"), Some(LAST));
+    lock.release().unwrap();
+    // Each counter of several names counts, wherever it stands.
+    server.command(&["SET", "{a}:redlock:fence", "nan"]);
+    for names in [["a", "b"], ["0", "a"]] {
+        let several = redlock.several(names).unwrap();
+        let lock = several.try_acquire(TTL).unwrap().unwrap();
+        let text = unavailable(lock.fencing_token()).to_string();
+        assert!(text.contains("out of range"), "{names:?}: {text}");
+    }
 }
 
 #[test]

@@ -321,3 +321,27 @@ fn eight_processes_never_read_beside_a_writer_and_none_starves_for_long() {
     let test = "eight_processes_never_read_beside_a_writer_and_none_starves_for_long";
     eight_processes(test, Duration::from_secs(30));
 }
+
+/// The key must not outlast a member that is gone: that would prolong all others.
+#[test]
+fn a_release_that_may_not_set_the_end_of_the_key_is_refused_as_a_whole() {
+    let server = Server::start();
+    let rights = ["reset", "on", ">p", "~*", "&*", "+@all"];
+    server.command(&[&["ACL", "SETUSER", "u"], &rights[..]].concat());
+    let redlock = Redlock::new(server.url_for("u", "p")).unwrap();
+    let redlock = redlock.with_options(unhurried()).unwrap();
+    let [read, write] = both(&redlock);
+    let long = read.try_acquire(TTL).unwrap().expect("it is free");
+    let second = Duration::from_secs(1);
+    let ended = Instant::now() + second;
+    read.try_acquire(second)
+        .unwrap()
+        .expect("it is shared")
+        .leak();
+    server.command(&["ACL", "SETUSER", "u", "-pexpireat"]);
+    let _ = long.release();
+    server.command(&["ACL", "SETUSER", "u", "+pexpireat"]);
+    let writer = write.acquire_within(TTL, 20 * second).unwrap();
+    assert!(Instant::now() > ended);
+    writer.release().unwrap();
+}

@@ -189,6 +189,22 @@ fn a_set_that_was_damaged_by_hand_gives_no_permit_twice() {
     assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
 }
 
+/// An operator gives one holder more time, by hand.
+#[test]
+fn a_permit_that_is_prolonged_by_hand_ends_no_other_one() {
+    let server = Server::start();
+    let two = semaphore(&unhurried_connected(std::slice::from_ref(&server)), 2);
+    let mut first = permit(&two);
+    let second = permit(&two);
+    let members = server.command(&["ZRANGE", NAME, "-1", "-1"]);
+    let last: Vec<Vec<u8>> = redis::from_redis_value(members).unwrap();
+    server.command_bytes(&[b"ZINCRBY", NAME.as_bytes(), b"3600000", &last[0]]);
+    assert!(two.try_acquire(TTL).unwrap().is_none());
+    first.extend(TTL).unwrap();
+    first.release().unwrap();
+    second.release().unwrap();
+}
+
 #[test]
 fn numbers_and_names_that_cannot_be_are_refused() {
     let redlock = Redlock::new("redis://127.0.0.1:1").unwrap();

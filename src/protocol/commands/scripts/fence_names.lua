@@ -13,8 +13,10 @@ for i = 1, count do
     return instead(KEYS[i])
   end
   local next = (redis.call('GET', KEYS[count + i]) or 0) + 1
-  -- What is no number is not less.
-  n = next <= n and n or next
+  -- A counter that is "nan" is not less, and nothing is less than it.
+  if n == n and not (next <= n) then
+    n = next
+  end
 end
 if not (n <= 9007199254740991) then
   return redis.error_reply('ERR the fencing counter is out of range')

@@ -20,7 +20,7 @@ if first and string.match(first, '^redlock:[rs]%d%d%d') then
   -- The key ends with the last holder (rule R49a).
   for i = #last, left < 0 and #last + 1 or 2, -2 do
     if #last[i - 1] >= 32 and string.match(last[i - 1], '^redlock:[rs]%d%d%d') then
-      now = last[i] - left
+      now = math.min(now, last[i] - left)
       break
     end
   end
