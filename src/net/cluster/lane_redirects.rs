@@ -7,7 +7,7 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
-use crate::net::driver::renewal_threads::Round;
+use crate::net::driver::renewal_threads::{Round, StillKept};
 use crate::net::driver::timetable::DueRenewals;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
@@ -55,17 +55,17 @@ impl Lanes {
         let next = Mutex::new(DueRenewals::new());
         at_once("redlock-renewal", rounds, |(lane, round)| {
             let driver = lane.as_ref().map_or(own, |lane| &*lane.driver);
-            let again = round.renew(driver, |ops| self.run_all(driver, ops));
+            let again = round.renew(driver, |ops, kept| self.run_all(driver, ops, kept));
             lock(&next).extend(again);
             true
         });
         next.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out many operations, which begin on `lane`.
-    fn run_all(&self, lane: &Driver, ops: Vec<Op>) -> Vec<Answer> {
+    /// Carries out many renewals, which begin on `lane`.
+    fn run_all(&self, lane: &Driver, ops: Vec<Op>, kept: &StillKept<'_>) -> Vec<Answer> {
         let answers = lane.collect(&lane.submit(ops.iter().cloned()));
-        self.follow_all(lane, ops, answers)
+        self.follow_all(lane, ops, answers, kept)
     }
 
     /// The answer to an operation once it was sent on to its key's servers, and the lane of the last ones, if it was.
@@ -75,7 +75,7 @@ impl Lanes {
             return (answer, None);
         }
         let redirect = self.redirect(from, op, &answer);
-        self.go_on(from, redirect, answer)
+        self.go_on(from, redirect, answer, |lane, op| Some(lane.run(op)))
     }
 
     /// Sends the end of a lock on, and writes it over all lanes that may have its acquire: it must not overtake that there
@@ -95,8 +95,19 @@ impl Lanes {
         answer
     }
 
-    /// The answers to many operations, as [`follow`](Lanes::follow) returns them.
-    fn follow_all(&self, from: &Driver, ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
+    /// The answers to many renewals, as [`follow`](Lanes::follow) returns them. None is sent on once its lock's holder has
+    /// ended it: it would come behind what ends the lock, which goes another way.
+    fn follow_all(
+        &self,
+        from: &Driver,
+        ops: Vec<Op>,
+        mut answers: Vec<Answer>,
+        kept: &StillKept<'_>,
+    ) -> Vec<Answer> {
+        let submit = |at: usize, lane: &Driver, op: Op| {
+            let _lease = kept(at)?;
+            lane.submit([op]).pop()
+        };
         let mut steps = Vec::new();
         // All redirects are recorded before anything is sent on.
         let all = ops.into_iter().zip(&answers).enumerate();
@@ -114,11 +125,19 @@ impl Lanes {
             let is_there = |(.., other, _): &(_, _, Arc<Lane>, _)| Arc::ptr_eq(other, &lane);
             let (together, rest): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_there);
             steps = rest;
-            let again = together.iter().map(|(.., op)| op.clone());
-            let answered = lane.driver.collect(&lane.driver.submit(again));
-            for ((at, redirect, ..), answer) in together.into_iter().zip(answered) {
+            let again = |(at, redirect, _, op)| {
+                let caller = submit(at, &lane.driver, op)?;
+                Some(((at, redirect), caller))
+            };
+            let (sent, callers): (Vec<_>, Vec<_>) = together.into_iter().filter_map(again).unzip();
+            let answered = lane.driver.collect(&callers);
+            for ((at, redirect), answer) in sent.into_iter().zip(answered) {
+                let again = |lane: &Driver, op| {
+                    let caller = submit(at, lane, op)?;
+                    lane.collect(&[caller]).pop()
+                };
                 if let Some(place) = answers.get_mut(at) {
-                    *place = self.go_on(&lane.driver, redirect, answer).0;
+                    *place = self.go_on(&lane.driver, redirect, answer, again).0;
                 }
             }
         }
@@ -176,12 +195,14 @@ impl Lanes {
         Redirect::waited(op, slot, places.len(), time)
     }
 
-    /// Sends an operation on until the answer counts. Returns the lane, too, that it was sent over last.
+    /// Sends an operation on until the answer counts. Returns the lane, too, that it was sent over last. `run`: carries it
+    /// out, unless it is not wanted any longer.
     fn go_on(
         &self,
         from: &Driver,
         mut redirect: Redirect,
         mut answer: Answer,
+        run: impl Fn(&Driver, Op) -> Option<Answer>,
     ) -> (Answer, Option<Arc<Lane>>) {
         // The lane to the servers that answered. `None`: `from`.
         let mut lane: Option<Arc<Lane>> = None;
@@ -192,7 +213,10 @@ impl Lanes {
             let Some((to, op)) = self.step(driver, &mut redirect, &answer) else {
                 break;
             };
-            answer = to.driver.run(op);
+            let Some(next) = run(&to.driver, op) else {
+                break;
+            };
+            answer = next;
             lane = Some(to);
         }
         redirect.complete(&mut answer);

@@ -11,12 +11,12 @@ use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::renewal::{DetectedBy, Renewal, Report};
 use crate::net::driver::timetable::{DueRenewals, RenewalSchedule};
-use crate::protocol::calls::lease;
 use crate::protocol::calls::lease::renewals::Renewed;
+use crate::protocol::calls::lease::{self, Lease};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::{self, Point};
-use crate::values::sync::{atomic::Ordering::Relaxed, lock};
+use crate::values::sync::{MutexGuard, atomic::Ordering::Relaxed, lock};
 use crate::values::token::jitter;
 
 /// How soon the expiry watch of a lock is started again, where no renewal is due before.
@@ -99,6 +99,10 @@ impl Renewals {
     }
 }
 
+/// The lease of the lock with this place among those that are renewed, unless its holder has ended the renewal: that waits
+/// for this mutex, so that what ends the lock is sent behind all that is submitted under it.
+pub(crate) type StillKept<'a> = dyn Fn(usize) -> Option<MutexGuard<'a, Lease>> + 'a;
+
 /// Locks whose renewals are due, and are sent together.
 pub(crate) struct Round {
     due: DueRenewals,
@@ -127,12 +131,12 @@ impl Round {
         rounds
     }
 
-    /// Renews the locks over these connections. `run_all`: carries out the extensions. Returns when each lock is due
-    /// again.
+    /// Renews the locks over these connections. `run_all`: carries out the extensions, and asks for each that is sent once
+    /// more whether it still is to be. Returns when each lock is due again.
     pub(crate) fn renew(
         self,
         driver: &Driver,
-        run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
+        run_all: impl Fn(Vec<Op>, &StillKept<'_>) -> Vec<Answer>,
     ) -> DueRenewals {
         renew(driver, run_all, &self.schedules, self.due)
     }
@@ -141,7 +145,7 @@ impl Round {
 /// Renews the locks that are due. Returns when each is due again.
 fn renew(
     driver: &Driver,
-    run_all: impl Fn(Vec<Op>) -> Vec<Answer>,
+    run_all: impl Fn(Vec<Op>, &StillKept<'_>) -> Vec<Answer>,
     schedules: &Renewals,
     due: DueRenewals,
 ) -> DueRenewals {
@@ -162,7 +166,11 @@ fn renew(
             lease::renewals::Due::Ended => {}
         }
     }
-    let (answers, node_timeout) = (run_all(ops), driver.nodes().timeouts.node);
+    let kept = |at: usize| {
+        let (_, renewal, _) = asked.get(at)?;
+        Some(lock(&renewal.lease)).filter(|lease| lease.is_kept())
+    };
+    let (answers, node_timeout) = (run_all(ops, &kept), driver.nodes().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();

@@ -3,6 +3,7 @@
 use crate::support;
 
 use std::net::TcpListener;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -191,4 +192,54 @@ fn a_server_that_gives_the_password_as_a_host_is_not_repeated() {
         let text = format!("{errors} {errors:?} {report} {inspection:?} {redlock:?}");
         assert!(!text.contains("hunter"), "{text}");
     }
+}
+
+/// The slot moves, and the holder leaves the lock while a server is asked to renew it.
+#[test]
+fn a_renewal_is_not_sent_on_behind_the_end_of_its_lock() {
+    let is_renewal = |words: &[Vec<u8>]| words.len() == 6 && words[5] == b"6000";
+    let owner = Arc::new(Mutex::new(0));
+    let map = || {
+        let owner = owner.clone();
+        move || slots(&("127.0.0.1".into(), *owner.lock().unwrap()), &[])
+    };
+    let renewed = Arc::new(Mutex::new(0));
+    let (count, new_map) = (renewed.clone(), map());
+    let new = Fake::new(move |words| match &words[0][..] {
+        b"CLUSTER" => new_map(),
+        b"EVAL" | b"EVALSHA" => {
+            *count.lock().unwrap() += u32::from(is_renewal(words));
+            b":1\r\n".to_vec()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let moved = format!("-MOVED 15495 127.0.0.1:{}\r\n", new.port()).into_bytes();
+    let (comes, asked) = channel();
+    let (go_on, goes_on) = channel();
+    let (comes, goes_on, old_map) = (Mutex::new(comes), Mutex::new(goes_on), map());
+    let old = Fake::new(move |words| match &words[0][..] {
+        b"CLUSTER" => old_map(),
+        b"EVAL" | b"EVALSHA" => {
+            if is_renewal(words) {
+                comes.lock().unwrap().send(()).unwrap();
+                goes_on.lock().unwrap().recv().unwrap();
+            }
+            moved.clone()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    *owner.lock().unwrap() = old.port();
+    let redlock = Redlock::new(format!("redis+cluster://127.0.0.1:{}", old.port())).unwrap();
+    let options = options().restart_guard(Duration::ZERO);
+    let redlock = redlock.with_options(options).unwrap();
+    let lock = redlock.acquire("a", 6 * S).unwrap();
+    let kept = lock.keep_alive(TTL).unwrap();
+    asked.recv().unwrap();
+    *owner.lock().unwrap() = new.port();
+    let lock = kept.stop();
+    go_on.send(()).unwrap();
+    // The redirect is read, and would be followed.
+    std::thread::sleep(S / 2);
+    lock.leak_for(S).unwrap();
+    assert_eq!(*renewed.lock().unwrap(), 0);
 }
