@@ -166,6 +166,28 @@ fn a_minority_whose_clocks_are_set_forward_makes_two_holders_only_without_the_gu
     }
 }
 
+/// Where a lock was refilled, its key may have been set behind the step (rule R60).
+#[test]
+fn behind_a_step_an_extension_counts_on_no_node_that_was_only_refilled() {
+    let Some((_dir, nodes)) = nodes("an extension", 3) else {
+        return;
+    };
+    let all: Vec<&Node> = nodes.iter().collect();
+    let ann = client(&all, true);
+    let last = &nodes[2].server;
+    last.command(&["ACL", "SETUSER", "default", "-set", "-eval", "-evalsha"]);
+    let mut held = ann.try_acquire("a", MAX_TTL).unwrap().unwrap();
+    last.command(&["ACL", "SETUSER", "default", "+@all"]);
+    assert!(!last.exists("a"));
+    held.extend(MAX_TTL).unwrap();
+    eventually("the last node is refilled", || last.exists("a"));
+    nodes[2].set_forward(1);
+    nodes[0].server.command(&["DEL", "a"]);
+    // Two nodes have the key, and one of these has never voted for the lock.
+    let text = unavailable(held.extend(MAX_TTL)).to_string();
+    assert!(last.exists("a") && text_of_step(&text), "{text}");
+}
+
 /// Its renewals find the key, and count on the only node.
 #[test]
 fn a_kept_lock_outlives_a_step_of_less_than_two_thirds_of_its_ttl() {
