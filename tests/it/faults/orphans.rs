@@ -459,3 +459,24 @@ fn a_lock_dropped_over_connections_closed_shortly_before_is_released() {
         drop(redlock);
     }
 }
+
+/// A process that resumes a lock cannot tell on which nodes the other one had it.
+#[test]
+fn the_release_of_a_resumed_lock_is_owed_to_a_node_that_is_away() {
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[2].port());
+    let lock = connected(&servers).acquire("a", Duration::from_secs(3600));
+    let lock = lock.unwrap();
+    eventually("all have it", || {
+        servers.iter().all(|server| server.exists("a"))
+    });
+    let (token, left) = (*lock.token(), lock.remaining());
+    lock.leak();
+    relay.refuse();
+    let taker = Redlock::new([servers[0].url(), servers[1].url(), relay.url()]).unwrap();
+    let taker = taker.with_options(options()).unwrap();
+    taker.resume("a", token, left).unwrap().release().unwrap();
+    assert!(servers[2].exists("a"));
+    relay.accept();
+    eventually("the last node has released it", || !servers[2].exists("a"));
+}
