@@ -101,4 +101,14 @@ mod tests {
         set_mutant(None);
         assert_eq!(missed, Ok(None), "the mutant is found");
     }
+
+    #[test]
+    fn a_mark_is_written_before_the_deadline_only() {
+        let (start, ttl) = (Point::now(), ttl(10 * S));
+        let lease = Lease::new(key(b"a"), ttl, Deadline::new(start, ttl.validity()));
+        for passed in [0, 1, 9] {
+            let op = mark(&lease, 60 * S, &run(7), later(start, passed * S)).unwrap();
+            assert_eq!(op.until, Some(start.mono + ttl.validity()), "{passed}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
 };
+use crate::protocol::commands::vote::Proof;
 use crate::values::label::Label;
 
 #[test]
@@ -213,5 +214,28 @@ fn without_scripts_a_value_has_no_time() {
                 assert!(packed[0].windows(value.len()).any(|part| part == value));
             }
         }
+    }
+}
+
+/// A server may have been demoted unseen, or may have lost the key.
+#[test]
+fn an_answer_that_gives_a_vote_counts_with_a_proof_and_no_other_waits_for_one() {
+    let ttl = crate::proof::fixtures::ttl(Duration::from_secs(30));
+    let (entry, turn) = (entry(), QueueTurn::new(Duration::from_millis(100)));
+    let channel = Arc::new(entry.channel);
+    for (action, needed) in [
+        (Action::Acquire(ttl), Proof::Witness),
+        (Action::AcquireOrEnqueue(ttl, entry), Proof::Witness),
+        (Action::Extend(ttl, ttl), Proof::Look),
+        (Action::Fence(7), Proof::Look),
+        (Action::Done(7, Arc::from(&b"x"[..])), Proof::Look),
+        (Action::Shorten(ttl), Proof::None),
+        (Action::GiveUp(ttl), Proof::None),
+        (Action::Release(Notify::First), Proof::None),
+        (Action::Repair(ttl), Proof::None),
+        (Action::Dequeue(channel, turn, true), Proof::None),
+        (Action::Ping, Proof::None),
+    ] {
+        assert!(action.needs() == needed, "{action:?}");
     }
 }
