@@ -442,4 +442,38 @@ mod tests {
         assert!(!matches!(failed(true, 987 * MS), Break(Tried::Expired)));
         assert!(!matches!(failed(false, 988 * MS), Break(Tried::Expired)));
     }
+
+    #[test]
+    fn a_granted_lock_may_be_on_more_nodes_than_have_voted_for_it() {
+        let start = Point::now();
+        let yes = answer(Outcome::Yes(NodeSet::first(3)), 2, start);
+        let Break(Tried::Granted(key, _)) = begin(start).answered(yes, later(start, MS)) else {
+            panic!("granted in time");
+        };
+        assert_eq!(key.sent_to, NodeSet::first(3));
+        assert_eq!(key.counted, NodeSet::first(2));
+    }
+
+    #[test]
+    fn a_lock_is_free_once_its_time_is_over_on_enough_nodes_besides_those_that_granted() {
+        // The rests of its time, in any order.
+        for (left, granted, expected) in [
+            (&[30, 10, 20][..], 0, Some(20)),
+            (&[30, 10], 1, Some(10)),
+            (&[30], 1, Some(30)),
+            (&[30], 0, None),
+            (&[30], 2, Some(0)),
+        ] {
+            let info = |left: &u32| LockInfo {
+                left: Some(*left * MS),
+                ..LockInfo::default()
+            };
+            let rejection = Rejection {
+                granted,
+                remarks: left.iter().map(info).collect::<Vec<_>>().into(),
+            };
+            let expected = expected.map(|left: u32| left * MS);
+            assert_eq!(rejection.free_in(2), expected, "{left:?}, {granted}");
+        }
+    }
 }
