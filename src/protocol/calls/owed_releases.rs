@@ -318,4 +318,18 @@ mod tests {
             assert_eq!(release.moved, moved, "{answer}");
         }
     }
+
+    /// Some locks may still be alive when the last client ends.
+    #[test]
+    fn a_release_that_is_added_long_after_the_close_has_all_its_time() {
+        let now = clock::instant();
+        let late = now + LONGEST_AFTER_CLOSE;
+        let mut owed = Owed::default();
+        owed.close(now);
+        let add = |owed: &mut Owed| owed.add((0, Debt::release(key(b"a"))), SLOT, None, late);
+        add(&mut owed);
+        sent(&mut owed, late);
+        add(&mut owed);
+        assert!(is_at_end(&mut owed, late + LONGEST_AFTER_CLOSE));
+    }
 }

@@ -112,4 +112,14 @@ mod tests {
             assert!(matches!(debt.sent(), Action::Release(_)));
         }
     }
+
+    #[test]
+    fn a_refused_debt_ends_with_its_key_by_the_slowest_clock_however_often_it_is_refused() {
+        let now = clock::instant();
+        let mut debt = Debt::release(key(b"a").lasting(ttl(1000 * MS)));
+        assert!(!debt.is_over(now + 9000 * MS));
+        debt.refused(now);
+        debt.refused(now + 900 * MS);
+        assert!(!debt.is_over(now + 1011 * MS) && debt.is_over(now + 1012 * MS));
+    }
 }

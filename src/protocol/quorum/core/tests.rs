@@ -339,6 +339,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
     let extend = Action::Extend(ttl(60_000 * MS), ttl(60_000 * MS));
     for (end, written) in [
         (Action::Shorten(ttl(1000 * MS)), 1),
+        (Action::GiveUp(ttl(1000 * MS)), 1),
         // An extension finds nothing behind a release.
         (Action::Release(Notify::First), 2),
     ] {

@@ -200,3 +200,23 @@ fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
         assert!(left.is_none_or(|left| text.contains(left)), "{text}");
     }
 }
+
+/// The time that is left begins with the call.
+#[test]
+fn a_shortening_that_waits_for_a_connection_leaves_the_rest_of_its_time() {
+    for (waits, script, left) in [(190, EXTEND, "\r\n300\r\n"), (600, RELEASE, "")] {
+        let mut world = World::new();
+        let key = key(b"a").sent_to(NodeSet::ALL).lasting(ttl(60_000 * MS));
+        let op = Op::new(Action::Shorten(ttl(500 * MS)), key).since(world.now);
+        world.core.submit(op, 0, world.now);
+        world.begin_to_connect();
+        world.now += waits * MS;
+        // Connected 10 ms later.
+        world.connected(Ok(()));
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        world.output();
+        let text = String::from_utf8_lossy(&world.sent);
+        let hash = str::from_utf8(script.hash).unwrap();
+        assert!(text.contains(hash) && text.contains(left), "{text}");
+    }
+}

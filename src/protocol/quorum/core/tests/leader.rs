@@ -105,3 +105,15 @@ fn releases_are_written_before_other_operations() {
         "{released:?}, {acquired:?}"
     );
 }
+
+/// The pause of a refused release may be longer than the close waits.
+#[test]
+fn what_was_refused_for_now_is_sent_once_more_at_the_close() {
+    let mut world = connected();
+    release(&mut world);
+    world.answers(b"-BUSY Redis is busy running a script.\r\n");
+    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+    world.core.close(world.now);
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
