@@ -198,4 +198,23 @@ mod tests {
         assert_eq!(retry_after([stepped(), closed()]), Some(900 * MS));
         assert_eq!(retry_after([closed(), closed()]), None);
     }
+
+    /// An operation is sent once more where a connection was closed.
+    #[test]
+    fn errors_name_only_nodes_that_have_not_answered_each_with_its_last_cause() {
+        let nodes: Vec<Node> = (0..3).map(|_| Node::new("x".into(), None)).collect();
+        let mut votes = Votes::default();
+        for node in [0, 1] {
+            let closed = Arc::new(Cause::Closed("at once".into()));
+            votes.remarks.make().causes.push((node, closed));
+        }
+        votes.grant(0, 1);
+        votes.fail(1, &Arc::new(Cause::refused("OOM command not allowed")));
+        let errors = votes.errors(Ballot::Held, NodeSet::first(3), &nodes);
+        let errors = errors.iter().map(|(node, cause)| (node, cause.to_string()));
+        match &*errors.collect::<Vec<_>>() {
+            [(1, cause)] => assert!(cause.contains("OOM"), "{cause}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }

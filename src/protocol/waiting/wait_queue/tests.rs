@@ -169,6 +169,26 @@ fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
     );
 }
 
+#[test]
+fn an_error_from_before_the_last_acquisition_is_no_waiter_s() {
+    let mut world = world();
+    let front = world.join(0, None);
+    world.join(1, None);
+    let request = world.request(Some(10 * MS));
+    let now = world.now;
+    let third = world.queues.join(&Arc::from(NAME), 2, request, None, now);
+    assert!(matches!(world.step(front, false), WaiterAction::Try(_)));
+    let (rejection, failure) = (Rejection::default(), (WaitFailure::TooSlow, MS));
+    world
+        .queues
+        .failed(front, failure, &rejection, world.now.mono);
+    world.acquired(front);
+    world.pass(10 * MS);
+    let step = world.step(third, false);
+    let is_busy = matches!(step, WaiterAction::GiveUp(WaitFailure::Busy(_)));
+    assert!(is_busy, "{step:?}");
+}
+
 // ---- fair waiters
 
 impl World {
