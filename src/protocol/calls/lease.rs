@@ -389,6 +389,8 @@ mod tests {
         let start = Point::now();
         let mut lease = lease(start);
         let (extension, _) = lease.extension(ttl(2000 * MS), start);
+        // Once sent, it may prolong the key whatever is answered (rule R6b).
+        assert_eq!(lease.key.longest(), Some(2000 * MS));
         let (yes, now) = (Outcome::Yes(NodeSet::ALL), later(start, MS));
         let extended = lease.extended(extension, answer(yes, start), now);
         let Extended::Yes(Some(op)) = extended else {

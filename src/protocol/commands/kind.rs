@@ -303,3 +303,32 @@ impl Mark {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise readers overtake the writer between two of its tries (rule R50).
+    #[test]
+    fn a_writer_s_mark_lives_for_twice_as_long_as_the_writer_sleeps() {
+        let ms = Duration::from_millis;
+        for (longest, node_timeout, life) in [
+            (250, 50, 550),
+            (10, 50, 500),
+            (60_000, 50, 2000),
+            (250, 5000, 2000),
+        ] {
+            let mark = Mark::new(7, ms(longest), ms(node_timeout));
+            assert_eq!(mark.life, life, "{longest}, {node_timeout}");
+            let kind = Kind::Write(mark);
+            assert!(kind.leaves_a_mark());
+            assert_eq!(kind.longest_sleep(), Some(ms(life / 2)));
+        }
+        let mark = Mark {
+            life: 0,
+            ..Mark::new(7, ms(250), ms(50))
+        };
+        assert_eq!(Kind::Write(mark).longest_sleep(), None);
+        assert_eq!(Kind::Plain.longest_sleep(), None);
+    }
+}

@@ -312,6 +312,7 @@ mod tests {
     use crate::proof::fixtures::key;
     use crate::protocol::commands::vote::Proof;
     use crate::protocol::node::pending::Awaited;
+    use crate::protocol::node::witness::{Evidence, Identity, Witness};
     use crate::values::clock;
 
     /// The reply may not be read once others have decided, and it may report that another server owns the key.
@@ -354,5 +355,39 @@ mod tests {
             while wire.next_reply(now, |_, _| ()).unwrap().is_some() {}
             assert_eq!(wire.unconfirmed(refused), None);
         }
+    }
+
+    #[test]
+    fn a_command_whose_reply_does_not_count_yet_is_pending_when_the_connection_ends() {
+        let now = clock::instant();
+        let witness = Witness {
+            evidence: Evidence::NoLosses,
+            identity: Identity::new(Some("r"), Some("h"), 0).unwrap(),
+            age: Duration::ZERO,
+            calm: true,
+            lossless: true,
+            clock: None,
+        };
+        let mut wire = Wire::new(Handshake {
+            witness: Some(witness),
+            ..Handshake::default()
+        });
+        let out = Output {
+            bytes: &mut Vec::new(),
+            start: 0,
+            now,
+        };
+        let command = SentCommand {
+            operation: None,
+            owed: None,
+            awaited: Awaited::ByOperation,
+            named: false,
+            loads: false,
+            needs: Proof::Look,
+        };
+        wire.expect(Pending::Command(command), &out);
+        wire.receive(b"+OK\r\n");
+        assert!(wire.next_reply(now, |_, _| ()).unwrap().is_none());
+        assert_eq!(wire.into_commands().count(), 1);
     }
 }

@@ -159,6 +159,7 @@ mod tests {
         assert_eq!(due(lease.next_renewal(at(333).mono, at(700), most)), 700);
         assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
         assert_eq!(due(lease.retry(at(340), MS)), 390);
+        assert_eq!(due(lease.retry(at(340), 70 * MS)), 410);
         assert_eq!(due(lease.expires(at(340))), 988);
         assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
