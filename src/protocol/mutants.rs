@@ -109,6 +109,7 @@ mutants! {
     AnySlotCounts: R47 = "a permit is a quorum of any slots",
     ExtensionCountsAnySlot: R48 = "an extension of a permit counts any slot",
     EndWithLast: R49 = "a set ends with the member that was added last",
+    MembersKeyKeepsItsEnd: R49a = "the key of permits and readers that move with their slot keeps its end",
     MembersKeepTheirTimes: R49a = "permits and readers that move with their slot keep the times of the server before",
     WriteBesideReaders: R49 = "a writer is granted beside readers",
     SomeNames: R36 = "of several names a node locks those that are free",

@@ -33,7 +33,7 @@ const CHANGES: &[Change] = &[
     (ACQUIRE_PERMIT, "'-inf', '('", "'-inf', ''"),
     (ACQUIRE_PERMIT, "if not taken[slot] then", "if true then"),
     (EXTEND_MEMBER, "all[i + 1] + ahead", "all[i + 1]"),
-    (ACQUIRE_PERMIT, "ahead > 1", "false"),
+    (ACQUIRE_PERMIT, "math.abs(ahead) > 1", "false"),
     (EXTEND_MEMBER, "math.max(last, new)", "last"),
     (EXTEND_MEMBER, "math.min(last, new)", "new"),
     (EXTEND_MEMBER, "and 128 or 0", "and 128 or 128"),

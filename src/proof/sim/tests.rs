@@ -80,8 +80,9 @@ const ELSEWHERE: [Mutant; 33] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 12] = [
+const SHARDS: [Mutant; 13] = [
     Mutant::MembersKeepTheirTimes,
+    Mutant::MembersKeyKeepsItsEnd,
     Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,

@@ -98,14 +98,16 @@ impl CommandRun<'_> {
         if let Found::Members(_) = found {
             self.may_write(false)?;
             let (now, ahead) = (self.now(), self.is_ahead(lock));
-            self.zset(lock, |members| {
-                if ahead > 1 && !mutant(Mutant::MembersKeepTheirTimes) {
-                    for member in members.iter_mut() {
+            if ahead < -1 && !mutant(Mutant::MembersKeyKeepsItsEnd) {
+                self.set_end(lock)?;
+            } else if ahead > 1 && !mutant(Mutant::MembersKeepTheirTimes) {
+                self.zset(lock, |members| {
+                    for member in members {
                         member.0 = member.0.saturating_add(ahead);
                     }
-                }
-                members.retain(|member| member.0 >= now);
-            })?;
+                })?;
+            }
+            self.zset(lock, |members| members.retain(|member| member.0 >= now))?;
         }
         Ok(found)
     }

@@ -336,6 +336,7 @@ fn permits_and_readers_outlast_a_move_to_a_server_whose_clock_is_ahead() {
         let write = bob.write_lock(name).unwrap();
         for (one, other) in [(permit(&ann), permit(&bob)), (read, write)] {
             let mut held = one.try_acquire(ttl).unwrap().unwrap();
+            let mut longest = ttl;
             for to in [1 - at, at, 1 - at, at] {
                 cluster.move_slot(name, to);
                 let denied = other.try_acquire(ttl).unwrap();
@@ -347,7 +348,14 @@ fn permits_and_readers_outlast_a_move_to_a_server_whose_clock_is_ahead() {
                     panic!("{name} at {to}: {state:?}");
                 };
                 assert!(holders[0].1 + S / 2 > held.remaining(), "{state:?}");
-                held.extend(ttl).unwrap();
+                longest += ttl;
+                held.extend(longest).unwrap();
+                let left = cluster.nodes[to].command(&["PTTL", name]);
+                let left: u64 = redis::from_redis_value(left).unwrap();
+                assert!(
+                    ms(left) + S / 2 > held.remaining(),
+                    "{name} at {to}: {left} ms"
+                );
             }
             cluster.move_slot(name, 1 - at);
             held.release().unwrap();

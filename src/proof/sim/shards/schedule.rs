@@ -16,8 +16,8 @@ impl Conditions {
         let nodes = if random.chance(25) { 3 } else { 1 };
         // A permit of one of several Clusters may be in another slot, which is released in between.
         let locks = match seed / 5 % 8 {
-            3 if nodes == 1 => Locks::Permits,
-            3 | 7 => Locks::ReadWrite,
+            0 if nodes == 1 => Locks::Permits,
+            0 | 5 => Locks::ReadWrite,
             _ => Locks::Plain,
         };
         let plain = Conditions {

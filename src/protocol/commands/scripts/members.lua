@@ -38,13 +38,13 @@ local function set_end()
 end
 if found == 's' or found == 'r' then
   -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the key shows by how
-  -- much this server's clock is ahead of that of the server which set the scores; they follow (rule R49a). No holder ends earlier for
-  -- that: a score or a ttl may have been changed by hand.
+  -- much this server's clock is ahead of that of the server which set the scores; they follow (rule R49a). Where it is behind, the key
+  -- follows: no holder ends earlier for that, since a score may have been changed by hand.
   local ahead = now + left - (last() or now + left)
-  if left >= 0 and ahead > 1 then
+  if left >= 0 and math.abs(ahead) > 1 then
     -- This write comes first, as a server without memory refuses ZADD only if no write came before it.
     redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
-    local all = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
+    local all = ahead > 0 and redis.call('ZRANGE', name, 0, -1, 'WITHSCORES') or {}
     for i = 1, #all, 2 do
       redis.call('ZADD', name, string.format('%.0f', all[i + 1] + ahead), all[i])
     end
