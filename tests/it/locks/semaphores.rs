@@ -200,6 +200,8 @@ fn a_permit_that_is_prolonged_by_hand_ends_no_other_one() {
     let last: Vec<Vec<u8>> = redis::from_redis_value(members).unwrap();
     server.command_bytes(&[b"ZINCRBY", NAME.as_bytes(), b"3600000", &last[0]]);
     assert!(two.try_acquire(TTL).unwrap().is_none());
+    server.command_bytes(&[b"ZADD", NAME.as_bytes(), b"inf", &last[0]]);
+    assert!(two.try_acquire(TTL).unwrap().is_none());
     first.extend(TTL).unwrap();
     first.release().unwrap();
     second.release().unwrap();

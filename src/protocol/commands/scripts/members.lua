@@ -21,20 +21,26 @@ end
 local function head(member)
   return #member >= 32 and string.match(member, '^redlock:([rs]%d%d%d)')
 end
--- The score of the last holder. (A server whose slot is on its way refuses to look at a key whose last member was removed.)
+-- The end of the last holder. One that was set by hand may be no time. (A server whose slot is on its way refuses to look at a key
+-- whose last member was removed.)
 local function last()
   local at, one = 0, nil
   repeat
     at = at - 1
     one = redis.pcall('ZRANGE', name, at, at, 'WITHSCORES')
-  until not one[1] or head(one[1])
-  return one[2]
+  until not one[1] or head(one[1]) and one[2] + 0 < 2 ^ 53
+  return one[2] and string.format('%.0f', one[2])
 end
 -- Returns an error, if there is one.
 local function set_end()
   local score = last()
   local set = score and redis.pcall('PEXPIREAT', name, score)
   return type(set) == 'table' and set or nil
+end
+-- Before a member goes: without the right to set it, the end of the key would stay that of the member that is gone. (An end that is
+-- over would delete the key.)
+local function try_set_end()
+  redis.call('PEXPIREAT', name, string.format('%.0f', math.max(last() or 0, now) + 1))
 end
 if found == 's' or found == 'r' then
   -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the key shows by how

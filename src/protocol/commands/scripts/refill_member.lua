@@ -13,7 +13,7 @@ if found ~= 'none' and found ~= string.sub(wanted, 1, 1) then
 end
 local member = find(ARGV[1], ARGV[2])
 if member and head(member) ~= wanted then
-  redis.call('PEXPIREAT', name, last())
+  try_set_end()
   redis.call('ZREM', name, member)
   set_end()
   member = nil

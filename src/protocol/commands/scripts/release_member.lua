@@ -14,8 +14,7 @@ if not member or not queue and me and member ~= ARGV[2] then
 end
 -- A server whose slot is on its way refuses to look at a key once its last member is removed.
 local frees = found == 's' or #members() == 1
--- Without this right the key would go on as long as a member that is gone.
-redis.call('PEXPIREAT', name, last())
+try_set_end()
 redis.call('ZREM', name, member)
 set_end()
 return frees and tell(queue, name, me) or 1
