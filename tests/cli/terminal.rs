@@ -351,7 +351,7 @@ fn two_in_a_script_that_both_read_get_the_terminal_one_after_the_other() {
     let script = terminal.servers[0].dir().join("script");
     let text = format!("$r x {reads} & $r y {reads} & wait; echo both\n");
     std::fs::write(&script, text).unwrap();
-    terminal.line(&format!("sh {}", script.display()));
+    terminal.line(&format!("sh '{}'", script.display()));
     terminal.line("one");
     terminal.expect("<one>");
     terminal.line("two");
@@ -367,7 +367,7 @@ fn a_command_of_a_script_that_another_process_stops_and_continues_goes_on() {
     let job = sh("echo command=$$; exec sleep 8");
     let script = terminal.servers[0].dir().join("script");
     std::fs::write(&script, format!("$r --ttl 5s x {job}; echo behind $?\n")).unwrap();
-    terminal.line(&format!("sh {}", script.display()));
+    terminal.line(&format!("sh '{}'", script.display()));
     terminal.expect("command=");
     let command = Pid::from_raw(terminal.expect("\n").trim().parse().unwrap());
     for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
