@@ -137,6 +137,17 @@ impl Terminal {
         terminal
     }
 
+    /// Waits until the shell sees that its job is stopped.
+    fn job_stops(&mut self) {
+        eventually("the shell sees that it is stopped", || {
+            std::thread::sleep(ms(100));
+            self.line("jobs; echo end-of-jobs");
+            let jobs = self.expect("end-of-jobs");
+            self.prompt();
+            jobs.contains("Stopped")
+        });
+    }
+
     fn prompt(&mut self) -> String {
         self.expect("@@ ")
     }
@@ -308,13 +319,7 @@ fn in_the_background_it_runs_and_gets_the_terminal_when_it_is_brought_back() {
         terminal.prompt();
         // It reads, so it is stopped, and so are we.
         terminal.line(&format!("$r x {} &", sh("read a; echo \"<$a>\"; exit 4")));
-        eventually("the shell sees that it is stopped", || {
-            std::thread::sleep(ms(100));
-            terminal.line("jobs; echo end-of-jobs");
-            let jobs = terminal.expect("end-of-jobs");
-            terminal.prompt();
-            jobs.contains("Stopped")
-        });
+        terminal.job_stops();
         terminal.line("fg");
         terminal.line("word");
         terminal.expect("<word>");
@@ -330,13 +335,7 @@ fn a_pipeline_in_the_background_is_seen_to_stop_when_its_command_reads() {
         let mut terminal = Terminal::new(shell);
         let reads = sh("read a </dev/tty; echo \"<$a>\"");
         terminal.line(&format!("$r x {reads} | cat &"));
-        eventually("the shell sees that it is stopped", || {
-            std::thread::sleep(ms(100));
-            terminal.line("jobs; echo end-of-jobs");
-            let jobs = terminal.expect("end-of-jobs");
-            terminal.prompt();
-            jobs.contains("Stopped")
-        });
+        terminal.job_stops();
         terminal.line("fg");
         terminal.line("word");
         terminal.expect("<word>");
