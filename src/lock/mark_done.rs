@@ -83,8 +83,8 @@ impl KeptLock {
     /// - [`Error::Lost`]: the validity is over, or too few nodes hold the lock for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. Try again, and add the time that has passed to `took`: otherwise the
     ///   mark outlives its period by as much.
-    /// - [`Error::Config`]: `took` is not less than `period`; the lock is not a plain one; or the nodes are a Redis Cluster, and the name has a `}` and no
-    ///   [tag](crate::guide::deployments#what-to-set-in-a-cluster).
+    /// - [`Error::Config`]: `took` is not less than `period`; the lock is not a plain one; or the nodes are a Redis Cluster,
+    ///   and the name has a `}` and no [tag](crate::guide::deployments#what-to-set-in-a-cluster).
     pub fn mark_done(&self, period: Duration, took: Duration) -> Result<(), Error> {
         self.lock().mark_done(period, took)
     }

@@ -26,8 +26,8 @@ impl Redlock {
     /// The mark is a key beside the lock, `{<resource>}:redlock:done`, on a majority of the nodes; it ends with the period. It
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
     /// for now, that is tried again for as long as the lock was still valid behind the work, and for ten seconds at least.
-    /// A node that is away then does not get the mark later, and one that loses its data loses the mark. As long as a majority has it, it is found. If fewer have it, and none of
-    /// these is among the nodes that answer the next call, the work is done again: at least once, not at most once.
+    /// A node that is away then does not get the mark later, and one that loses its data loses the mark. As long as a
+    /// majority has it, it is found. If fewer have it, and none of these is among the nodes that answer the next call, the work is done again: at least once, not at most once.
     /// `redlock run --once-per` does the same.
     ///
     /// # Errors

@@ -258,6 +258,7 @@ impl Redlock {
         ask_each(asks, terms, part)
     }
 }
+
 /// The errors of a look at so many nodes, of which the others have answered.
 pub(crate) fn look_errors(errors: Vec<NodeError>, nodes: usize) -> NodeErrors {
     let tally = Tally {

@@ -23,26 +23,19 @@ mod keys;
 mod server;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use faults::Fault;
 use server::{Line, Server};
 
 use crate::proof::sim::basics::Random;
-use crate::protocol::commands::dialect::Dialect;
-use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS};
 use crate::testing::server::{self as model, Replies};
 use crate::testing::store::Mood;
 use crate::testing::store::request::parse;
-use crate::values::arithmetic::Ttl;
 use crate::values::clock;
-use crate::values::prefix::Prefix;
-use crate::values::token::Token;
 
 /// The model's connections.
 const LINE: u64 = 0;
@@ -456,46 +449,4 @@ fn differential_model_and_server_do_the_same() {
         judged > 100 && judged > not_judged,
         "{judged}, {not_judged}"
     );
-}
-
-/// Whoever waits for the name learns that the readers have changed.
-#[test]
-fn a_waiter_can_tell_readers_apart_also_where_it_waits_for_several_names() {
-    let server = Server::start();
-    let mut line = server.connect();
-    for script in LATER {
-        line.ask(&[b"SCRIPT", b"LOAD", script.text]);
-    }
-    let mut ask = |action: Action, kind: &Kind, token: u8| {
-        let token = Token::from_bytes([token; 20]);
-        let key = Key::new(Arc::from(&b"a"[..]), token, None).of_kind(kind.clone());
-        let mut bytes = Vec::new();
-        action.pack(&key, &Prefix::default(), Dialect::ALL, &mut bytes);
-        line.send(&bytes);
-        line.reply().1
-    };
-    let names: [Arc<[u8]>; 2] = [Arc::from(&b"a"[..]), Arc::from(&b"b"[..])];
-    let writes = Kind::Write(Mark {
-        writer: 1,
-        life: 0,
-        waited: 0,
-    });
-    let acquire = || Action::Acquire(Ttl::new(Duration::from_secs(60)).unwrap());
-    let reads = Kind::Read { waited: 0 };
-    for kind in [writes, Kind::several(names.into())] {
-        let mut seen = Vec::new();
-        for token in [1, 2, 3] {
-            ask(acquire(), &reads, token);
-            let denied = match ask(acquire(), &kind, 9) {
-                Reply::Bulk(denied) => denied,
-                other => panic!("readers have it: {other:?}"),
-            };
-            let digits = text(&denied).split(' ').nth(1).unwrap().to_owned();
-            assert!(digits.len() == 6 && !seen.contains(&digits), "{digits}");
-            seen.push(digits);
-        }
-        for token in [1, 2, 3] {
-            ask(Action::Release(Notify::None), &reads, token);
-        }
-    }
 }

@@ -137,6 +137,13 @@ impl Terminal {
         terminal
     }
 
+    /// Runs a script without job control.
+    fn script(&mut self, text: &str) {
+        let script = self.servers[0].dir().join("script");
+        std::fs::write(&script, text).unwrap();
+        self.line(&format!("sh '{}'", script.display()));
+    }
+
     /// Waits until the shell sees that its job is stopped.
     fn job_stops(&mut self) {
         eventually("the shell sees that it is stopped", || {
@@ -347,10 +354,7 @@ fn a_pipeline_in_the_background_is_seen_to_stop_when_its_command_reads() {
 fn two_in_a_script_that_both_read_get_the_terminal_one_after_the_other() {
     let mut terminal = Terminal::new("bash");
     let reads = sh("read a </dev/tty; echo \"<$a>\"");
-    let script = terminal.servers[0].dir().join("script");
-    let text = format!("$r x {reads} & $r y {reads} & wait; echo both\n");
-    std::fs::write(&script, text).unwrap();
-    terminal.line(&format!("sh '{}'", script.display()));
+    terminal.script(&format!("$r x {reads} & $r y {reads} & wait; echo both\n"));
     terminal.line("one");
     terminal.expect("<one>");
     terminal.line("two");
@@ -364,13 +368,12 @@ fn two_in_a_script_that_both_read_get_the_terminal_one_after_the_other() {
 fn a_command_of_a_script_that_another_process_stops_and_continues_goes_on() {
     let mut terminal = Terminal::new("bash");
     let job = sh("echo command=$$; exec sleep 8");
-    let script = terminal.servers[0].dir().join("script");
-    std::fs::write(&script, format!("$r --ttl 5s x {job}; echo behind $?\n")).unwrap();
-    terminal.line(&format!("sh '{}'", script.display()));
+    terminal.script(&format!("$r --ttl 5s x {job}; echo behind $?\n"));
     terminal.expect("command=");
     let command = Pid::from_raw(terminal.expect("\n").trim().parse().unwrap());
     for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
         kill(command, signal).unwrap();
+        // The wrapper has time to react.
         std::thread::sleep(ms(300));
     }
     terminal.expect("behind 0");

@@ -5,12 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use super::faults::Fault;
 use super::keys::NAMES;
-use super::{CHANNELS, Pair, channel, packed};
+use super::server::Server;
+use super::{CHANNELS, Pair, channel, packed, text};
 use crate::protocol::commands::dialect::{Beside, Dialect, Scripts};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
+use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::{Action, Key, Notify};
-use crate::protocol::commands::scripts::INSPECT;
+use crate::protocol::commands::scripts::{INSPECT, LATER};
 use crate::testing::store::request::parse;
 use crate::testing::store::{Value, members};
 use crate::values::arithmetic::Ttl;
@@ -268,5 +270,47 @@ impl Pair {
         let end = (self.time / 1000 + 60_000).to_string();
         let member = [b"redlock:s001", &value[..]].concat();
         packed(&[b"ZADD", b"a", end.as_bytes(), &member])
+    }
+}
+
+/// A caller that waits for the name learns that the readers have changed.
+#[test]
+fn a_waiter_can_tell_readers_apart_also_where_it_waits_for_several_names() {
+    let server = Server::start();
+    let mut line = server.connect();
+    for script in LATER {
+        line.ask(&[b"SCRIPT", b"LOAD", script.text]);
+    }
+    let mut ask = |action: Action, kind: &Kind, token: u8| {
+        let token = Token::from_bytes([token; 20]);
+        let key = Key::new(Arc::from(&b"a"[..]), token, None).of_kind(kind.clone());
+        let mut bytes = Vec::new();
+        action.pack(&key, &Prefix::default(), Dialect::ALL, &mut bytes);
+        line.send(&bytes);
+        line.reply().1
+    };
+    let names: [Arc<[u8]>; 2] = [Arc::from(&b"a"[..]), Arc::from(&b"b"[..])];
+    let writes = Kind::Write(Mark {
+        writer: 1,
+        life: 0,
+        waited: 0,
+    });
+    let acquire = || Action::Acquire(Ttl::new(Duration::from_secs(60)).unwrap());
+    let reads = Kind::Read { waited: 0 };
+    for kind in [writes, Kind::several(names.into())] {
+        let mut seen = Vec::new();
+        for token in [1, 2, 3] {
+            ask(acquire(), &reads, token);
+            let denied = match ask(acquire(), &kind, 9) {
+                Reply::Bulk(denied) => denied,
+                other => panic!("readers have it: {other:?}"),
+            };
+            let digits = text(&denied).split(' ').nth(1).unwrap().to_owned();
+            assert!(digits.len() == 6 && !seen.contains(&digits), "{digits}");
+            seen.push(digits);
+        }
+        for token in [1, 2, 3] {
+            ask(Action::Release(Notify::None), &reads, token);
+        }
     }
 }

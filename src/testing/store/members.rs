@@ -57,6 +57,17 @@ pub(crate) fn token(member: &[u8]) -> Option<&[u8]> {
     member.get(12..).map(|rest| rest.get(..20).unwrap_or(rest))
 }
 
+/// Six digits that differ where the readers differ.
+pub(super) fn reader_digits(readers: &[(i64, Vec<u8>)]) -> String {
+    let byte = |member: &[u8], at: usize| u32::from(member.get(at).copied().unwrap_or(0));
+    let count = u32::try_from(readers.len()).unwrap_or(u32::MAX >> 8);
+    let sum = readers.iter().take(64).fold(count, |sum, one| {
+        let (a, b, c) = (byte(&one.1, 12), byte(&one.1, 13), byte(&one.1, 14));
+        (sum + a * 65536 + b * 256 + c) % (1 << 24)
+    });
+    format!("{sum:06x}")
+}
+
 impl CommandRun<'_> {
     pub(super) fn run_of_members(
         &mut self,
@@ -344,14 +355,8 @@ impl CommandRun<'_> {
             return self.held(given, &value);
         }
         let members = self.members(lock, found);
-        let byte = |member: &[u8], at: usize| u32::from(member.get(at).copied().unwrap_or(0));
-        let count = u32::try_from(members.len()).unwrap_or(u32::MAX >> 8);
-        let sum = members.iter().take(64).fold(count, |sum, one| {
-            let (a, b, c) = (byte(&one.1, 12), byte(&one.1, 13), byte(&one.1, 14));
-            (sum + a * 65536 + b * 256 + c) % (1 << 24)
-        });
-        let left = self.pttl(lock);
-        let denied = format!("{left} {sum:06x} {}", self.joined(given, 1, 0)?);
+        let (left, digits) = (self.pttl(lock), reader_digits(&members));
+        let denied = format!("{left} {digits} {}", self.joined(given, 1, 0)?);
         Ok(Data::Bulk(denied.into_bytes()))
     }
 

@@ -15,17 +15,6 @@ fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)
 }
 
-/// Six digits that differ where the readers differ.
-fn digits(readers: &[(i64, Vec<u8>)]) -> String {
-    let byte = |member: &[u8], at: usize| u32::from(member.get(at).copied().unwrap_or(0));
-    let count = u32::try_from(readers.len()).unwrap_or(u32::MAX >> 8);
-    let sum = readers.iter().take(64).fold(count, |sum, one| {
-        let (a, b, c) = (byte(&one.1, 12), byte(&one.1, 13), byte(&one.1, 14));
-        (sum + a * 65536 + b * 256 + c) % (1 << 24)
-    });
-    format!("{sum:06x}")
-}
-
 impl CommandRun<'_> {
     pub(super) fn run_of_names(
         &mut self,
@@ -87,7 +76,7 @@ impl CommandRun<'_> {
                 Some(Value::Queue(all)) => {
                     let head = all.first().and_then(|first| members::beginning(&first.1));
                     match head.and_then(|head| head.first()) {
-                        Some(b'r') => digits(all),
+                        Some(b'r') => members::reader_digits(all),
                         Some(_) => return Ok(Data::Int(-3)),
                         None => return Ok(Data::Int(-4)),
                     }

@@ -15,7 +15,7 @@ use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
 use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
-use crate::protocol::commands::kind::{Kind, Mark};
+use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::slot;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
@@ -151,22 +151,6 @@ impl ShardWorld {
         Ttl::new(Duration::from_millis(ms).min(LONGEST * 60)).unwrap()
     }
 
-    fn kind(&mut self) -> Kind {
-        match self.conditions.locks {
-            Locks::Plain => Kind::Plain,
-            Locks::Permits => Kind::Permit {
-                permits: 2,
-                slot: None,
-            },
-            Locks::ReadWrite if self.random.chance(60) => Kind::Read { waited: 0 },
-            Locks::ReadWrite => Kind::Write(Mark {
-                writer: self.agenda.order,
-                life: 30,
-                waited: 0,
-            }),
-        }
-    }
-
     /// A call that acquires a lock, at once or for a time.
     pub(super) fn acquire(&mut self, p: usize, thread: usize, name: usize) {
         let (now, resource) = (self.point(), Arc::from(&[NAMES[name]][..]));
@@ -176,7 +160,10 @@ impl ShardWorld {
             false => 0,
         };
         let request = AcquireRequest {
-            kind: self.kind(),
+            kind: self
+                .conditions
+                .locks
+                .draw(&mut self.random, self.agenda.order),
             ttl: self.ttl(),
             label: None,
             end: Some(now.mono + Duration::from_micros(wait)),

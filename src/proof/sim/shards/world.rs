@@ -8,7 +8,7 @@ use super::super::basics::{Random, TODAY};
 use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
-use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::slots::SlotMap;
 use crate::values::arithmetic::{Deadline, NodeSet};
 use crate::values::clock::Point;
@@ -85,6 +85,25 @@ pub(super) enum Locks {
     /// Two of each.
     Permits,
     ReadWrite,
+}
+
+impl Locks {
+    /// A lock of this kind. `writer`: a number that no other one has.
+    pub(super) fn draw(self, random: &mut Random, writer: u64) -> Kind {
+        match self {
+            Locks::Plain => Kind::Plain,
+            Locks::Permits => Kind::Permit {
+                permits: 2,
+                slot: None,
+            },
+            Locks::ReadWrite if random.chance(60) => Kind::Read { waited: 0 },
+            Locks::ReadWrite => Kind::Write(Mark {
+                writer,
+                life: 30,
+                waited: 0,
+            }),
+        }
+    }
 }
 
 impl Conditions {
