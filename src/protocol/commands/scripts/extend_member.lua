@@ -16,7 +16,7 @@ local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]
 local other = string.sub(member, 1, 12) .. marked(string.sub(member, 13), ARGV[4] and 128 or 0)
 local score = ARGV[4] and math.min(last, new) or math.max(last, new)
 if score ~= last or other ~= member then
-  failed = put(other, score - now)
+  failed = put(other, score - now, other == member and last)
 end
 if other ~= member and not failed then
   redis.call('ZREM', name, member)

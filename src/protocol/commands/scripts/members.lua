@@ -37,16 +37,17 @@ local function set_end()
   local set = score and redis.pcall('PEXPIREAT', name, score)
   return type(set) == 'table' and set or nil
 end
+local final = (found == 's' or found == 'r') and last() or now + left
 -- Before a member goes: without the right to set it, the end of the key would stay that of the member that is gone. (An end that is
 -- over would delete the key.)
 local function try_set_end()
-  redis.call('PEXPIREAT', name, string.format('%.0f', math.max(last() or 0, now) + 1))
+  redis.call('PEXPIREAT', name, string.format('%.0f', math.max(final, now) + 1))
 end
 if found == 's' or found == 'r' then
   -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the key shows by how
   -- much this server's clock is ahead of that of the server which set the scores; they follow (rule R49a). Where it is behind, the key
   -- follows: no holder ends earlier for that, since a score may have been changed by hand.
-  local ahead = now + left - (last() or now + left)
+  local ahead = now + left - final
   if left >= 0 and math.abs(ahead) > 1 then
     -- This write comes first, as a server without memory refuses ZADD only if no write came before it.
     redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
@@ -54,6 +55,7 @@ if found == 's' or found == 'r' then
     for i = 1, #all, 2 do
       redis.call('ZADD', name, string.format('%.0f', all[i + 1] + ahead), all[i])
     end
+    final = final + math.max(ahead, 0)
     set_end()
   end
   redis.call('ZREMRANGEBYSCORE', name, '-inf', '(' .. string.format('%.0f', now))
@@ -95,18 +97,19 @@ local function try_release()
   redis.call('ZADD', name, 'XX', 0, 'redlock:')
   redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
   redis.call('ZSCORE', name, 'redlock:')
-  redis.call('ZRANGE', name, 0, 0)
+  if found == 'none' then
+    redis.call('ZRANGE', name, 0, 0)
+  end
   redis.call('ZREM', name, 'redlock:')
 end
--- A member exists for this number of ms from now on. Returns an error, if there is one: then all is as it was, and nothing
--- stays for ever.
-local function put(member, ttl)
-  local last = redis.call('ZSCORE', name, member)
-  redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
+-- A member exists for this number of ms from now on. `before`: its score, if it has one. Returns an error, if there is one: then
+-- all is as it was, and nothing stays for ever.
+local function put(member, ttl, before)
+  local added = redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
   local failed = set_end()
-  if failed and last then
-    redis.pcall('ZADD', name, last, member)
-  elseif failed then
+  if failed and before then
+    redis.pcall('ZADD', name, before, member)
+  elseif failed and added == 1 then
     redis.pcall('ZREM', name, member)
     if redis.call('PTTL', name) == -1 then
       redis.call('DEL', name)

@@ -30,4 +30,4 @@ local last = redis.call('ZSCORE', name, member)
 if last and last + 0 >= now + ARGV[3] then
   return 1
 end
-return put(member, ARGV[3]) or 1
+return put(member, ARGV[3], last) or 1
