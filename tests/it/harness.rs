@@ -290,3 +290,33 @@ fn temporary_directories_that_cannot_be_used_are_not() {
         );
     }
 }
+
+/// As where /tmp is mounted with `noexec`: what tests build and run is elsewhere.
+#[test]
+fn what_tests_build_runs_where_temporary_files_may_not_be_run() {
+    const NAME: &str = "what_tests_build_runs_where_temporary_files_may_not_be_run";
+    const BUILDS: &str = "a_c_program_that_uses_every_function_for_tests_passes_as_c_and_as_cpp";
+    let dir = TempDir::new();
+    let path = dir.path().display();
+    let first = format!("mount -t tmpfs -o noexec none '{path}' && export TMPDIR='{path}'");
+    if let Some(output) = in_namespaces(NAME, "m", &first, BUILDS) {
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "{said}");
+    }
+}
+
+/// As behind `unshare -n`.
+#[test]
+fn without_a_loopback_interface_one_line_names_it() {
+    const NAME: &str = "without_a_loopback_interface_one_line_names_it";
+    const CONNECTS: &str = "a_port_has_one_user_and_is_free_after_it";
+    if let Some(output) = in_namespaces(NAME, "n", "true", CONNECTS) {
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr);
+        let named = said
+            .lines()
+            .filter(|line| line.contains("ip link set lo up"));
+        assert_eq!(named.count(), 1, "{said}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::watchdog::watched;
 
@@ -123,6 +123,32 @@ pub fn own_process(name: &str, word: &str) -> Command {
     let mut command = this_program(name);
     command.arg("--include-ignored").env(ALONE, word);
     command
+}
+
+/// The output of a test of this binary, run alone behind the line of shell `first` in namespaces of its own (`kinds`, as
+/// `unshare` names them: `m` mounts, `n` networks). `None`: this machine permits none, and `user` goes without.
+pub fn in_namespaces(user: &str, kinds: &str, first: &str, name: &str) -> Option<Output> {
+    let inner = own_process(name, "");
+    let mut why = String::new();
+    for options in [format!("-{kinds}"), format!("-r{kinds}")] {
+        let mut command = Command::new("unshare");
+        let script = format!("{first} && exec \"$@\"");
+        command.args([&*options, "sh", "-c", &script, "sh"]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let output = started(watched(&mut command).output(), "unshare", "util-linux");
+        if String::from_utf8_lossy(&output.stdout).contains("running 1 test") {
+            return Some(output);
+        }
+        why = String::from_utf8_lossy(&output.stderr).into_owned();
+    }
+    skipped(user, &why);
+    None
 }
 
 /// What this process was told if it runs one test alone.
