@@ -62,11 +62,13 @@ class Redlock:
 
     _handle: c_void_p | None = None
 
-    def __init__(self, urls: str | Iterable[str], *, library: str | None = None, wait: float = 10,
+    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, wait: float = 10,
                  retry_delay_min: float | None = None, retry_delay_max: float | None = None, node_timeout: float | None = None,
                  connect_timeout: float | None = None, max_extensions: int | None = None, restart_guard: float | None = None,
                  fair: bool = False, label: str = "", prefix: str = "", ca: str | bytes | None = None,
                  certificate: str | bytes | None = None, key: str | bytes | None = None, server_name: str | None = None) -> None:
+        if library is not None and "://" in library:
+            raise TypeError("library is the path of libredlock_sync.so: give several nodes as one list, Redlock([node, node])")
         self._library = load(find(library))
         handle = c_void_p()
         urls = [urls] if isinstance(urls, str) else list(urls)
