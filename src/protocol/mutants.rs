@@ -158,6 +158,7 @@ mutants! {
     EndlessRedirects: R45 = "an operation is sent on for as long as servers name others",
     TornIsFinal: R45 = "an operation whose keys are on two servers is not sent again with the lock's key alone",
     MovedIsForgotten: R64 = "the server that a slot has moved to is not remembered",
+    GivenUpIsHeeded: R45 = "a release that a node redirects once its operation has given the node up is not sent on",
     MovedForEver: R64 = "the server that a slot has moved to is remembered for ever",
     OwedOnce: R45 = "a release that follows its key is sent on once",
     ReleaseAtOldOwner: R45 = "a release that no call waits for does not follow its key",

@@ -7,7 +7,7 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
-use crate::net::driver::renewal_threads::{Round, StillKept};
+use crate::net::driver::renewal_threads::{Round, StillKept, run_kept};
 use crate::net::driver::timetable::DueRenewals;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
@@ -64,7 +64,7 @@ impl Lanes {
 
     /// Carries out many renewals, which begin on `lane`.
     fn run_all(&self, lane: &Driver, ops: Vec<Op>, kept: &StillKept<'_>) -> Vec<Answer> {
-        let answers = lane.collect(&lane.submit(ops.iter().cloned()));
+        let answers = run_kept(lane, ops.iter().cloned(), kept);
         self.follow_all(lane, ops, answers, kept)
     }
 

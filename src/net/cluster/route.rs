@@ -10,7 +10,7 @@ use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::Renewal;
-use crate::net::driver::renewal_threads::Round;
+use crate::net::driver::renewal_threads::{Round, run_kept};
 use crate::net::driver::shared::Shared;
 use crate::protocol::calls::release::Release;
 use crate::protocol::quorum::answer::Answer;
@@ -89,7 +89,7 @@ impl Route {
         let lanes = self.lanes();
         let send = move |driver: &Driver, round: Round| match lanes.upgrade() {
             Some(lanes) => lanes.renew(driver, round),
-            None => round.renew(driver, |ops, _| driver.collect(&driver.submit(ops))),
+            None => round.renew(driver, |ops, kept| run_kept(driver, ops, kept)),
         };
         self.renewals.keep(renewal, max_hold, &self.driver, send)
     }

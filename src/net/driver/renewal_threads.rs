@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::driver::Driver;
+use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::{DetectedBy, Renewal, Report};
 use crate::net::driver::timetable::{DueRenewals, RenewalSchedule};
 use crate::protocol::calls::lease::renewals::Renewed;
@@ -131,8 +132,8 @@ impl Round {
         rounds
     }
 
-    /// Renews the locks over these connections. `run_all`: carries out the extensions, and asks for each that is sent once
-    /// more whether it still is to be. Returns when each lock is due again.
+    /// Renews the locks over these connections. `run_all`: carries out the extensions, and asks for each, whenever it is
+    /// sent, whether it still is to be. Returns when each lock is due again.
     pub(crate) fn renew(
         self,
         driver: &Driver,
@@ -202,16 +203,31 @@ fn renew(
     next
 }
 
-/// Restores locks at nodes that do not hold them. Nothing may come between: once the first repair is submitted, this
-/// thread may be made to lead.
+/// Restores locks at nodes that do not hold them.
 fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
-    let submit = |(renewal, repair): (Arc<Renewal>, Op)| {
-        // Ending the renewal waits for this mutex, so the release is sent after the repair.
-        let lease = lock(&renewal.lease);
-        lease.is_kept().then(|| driver.submit([repair]))
+    let (renewals, repairs): (Vec<Arc<Renewal>>, Vec<Op>) = repairs.into_iter().unzip();
+    let kept = |at: usize| Some(lock(&renewals.get(at)?.lease)).filter(|lease| lease.is_kept());
+    run_kept(driver, repairs, &kept);
+}
+
+/// Carries out operations of locks that are kept alive. One whose lock's holder has ended that is not sent.
+pub(crate) fn run_kept(
+    driver: &Driver,
+    ops: impl IntoIterator<Item = Op>,
+    kept: &StillKept<'_>,
+) -> Vec<Answer> {
+    let submit = |(at, op)| {
+        let _lease = kept(at)?;
+        driver.submit([op]).pop()
     };
-    let repairs: Vec<_> = repairs.into_iter().filter_map(submit).flatten().collect();
-    driver.collect(&repairs);
+    // Nothing may come between: once the first one is submitted, this thread may be made to lead.
+    let sent: Vec<Option<Arc<Caller>>> = ops.into_iter().enumerate().map(submit).collect();
+    let callers: Vec<Arc<Caller>> = sent.iter().flatten().cloned().collect();
+    let mut answers = driver.collect(&callers).into_iter();
+    sent.into_iter()
+        .map(|caller| caller.and_then(|_| answers.next()))
+        .map(|answer| answer.unwrap_or_else(|| Answer::none(clock::instant())))
+        .collect()
 }
 
 /// Checks locks whose validity may have ended, or is about to. Returns when to check those that are still valid.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
-use crate::protocol::commands::kind::Kind::{Permit, Plain};
+use crate::protocol::commands::kind::Kind::{Permit, Plain, Read, Several, Stray, Write};
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -306,8 +306,9 @@ fn with_own_keys(op: Op) -> Option<Op> {
 /// How a release that no call waits for is sent at first. That of a reader, a writer or several names notifies a waiter.
 fn alone(key: &Key) -> Notify {
     match key.kind {
-        Plain | Permit { .. } => Notify::None,
-        _ => Notify::First,
+        // (Beside a queue, the script would release whatever slot the token has.)
+        Plain | Permit { .. } | Stray(_) => Notify::None,
+        Read { .. } | Write(_) | Several { .. } => Notify::First,
     }
 }
 

@@ -79,6 +79,16 @@ pub(crate) struct SharedKey {
     pub(crate) kind: Kind,
 }
 
+impl SharedKey {
+    /// The length of all names in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let all = self.kind.names();
+        all.map_or(self.resource.len(), |all| {
+            all.iter().map(|name| name.len()).sum()
+        })
+    }
+}
+
 impl Deref for Key {
     type Target = SharedKey;
 

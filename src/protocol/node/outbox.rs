@@ -70,7 +70,7 @@ impl Outbox {
     /// Adds a debt at this place. Drops others until all have room, the oldest first: those that were deferred have been
     /// there for longer.
     fn insert(&mut self, at: usize, debt: Debt) {
-        self.bytes += debt.key.resource.len();
+        self.bytes += debt.key.size();
         self.debts.insert(at, debt);
         while self.debts.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
             let oldest = if self.has_deferred() { self.ready } else { 0 };
@@ -81,7 +81,7 @@ impl Outbox {
 
     fn remove(&mut self, at: usize) -> Option<Debt> {
         let debt = self.debts.remove(at)?;
-        self.bytes -= debt.key.resource.len();
+        self.bytes -= debt.key.size();
         self.ready -= usize::from(at < self.ready);
         Some(debt)
     }
@@ -180,6 +180,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::proof::fixtures::{MS, key, ttl};
+    use crate::protocol::commands::kind::Kind;
     use crate::values::clock;
 
     fn debt(name: &[u8]) -> Debt {
@@ -212,6 +213,11 @@ mod tests {
         outbox.retry_deferred();
         assert_eq!(sent(&mut outbox), [long(3), long(2)]);
         assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (6, 0));
+        // All of several names count.
+        let names = (0..4).map(|i| vec![i; MAX_DEBT_BYTES / 8].into()).collect();
+        let several = Debt::release(key(&[0]).of_kind(Kind::several(names)));
+        (0..3).for_each(|_| outbox.push(several.clone()));
+        assert_eq!(outbox.len(), [2, 0]);
     }
 
     #[test]

@@ -99,6 +99,62 @@ fn a_loss_that_no_other_thread_can_report_is_reported_by_the_one_that_found_it()
     });
 }
 
+/// The renewals of two locks are due together. The first one is to be sent when the loss of the second is found, and a
+/// function that is called for that, by the thread that renews, leaves the first one for a time.
+#[test]
+fn a_renewal_does_not_follow_the_end_of_its_lock() {
+    let name = "a_renewal_does_not_follow_the_end_of_its_lock";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        let redlock = unhurried_connected(&servers);
+        let keep = |name, ttl| {
+            redlock
+                .acquire(name, ttl)
+                .unwrap()
+                .keep_alive(HOUR)
+                .unwrap()
+        };
+        let first = keep("first", Duration::from_secs(6));
+        let begun = Instant::now();
+        let holding_up = keep("holding up", Duration::from_secs(3));
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        let (found, is_found) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel();
+        holding_up.on_lost(move |_| {
+            found.send(()).unwrap();
+            goes_on.recv().unwrap();
+        });
+        servers
+            .iter()
+            .for_each(|server| drop(server.command(&["DEL", "holding up"])));
+        is_found.recv_timeout(Duration::from_secs(20)).unwrap();
+        // From here on no renewal is sent. The first lock is due before the second, which is over when both are.
+        std::thread::sleep(
+            (begun + Duration::from_millis(2100)).saturating_duration_since(Instant::now()),
+        );
+        let second = keep("second", Duration::from_millis(500));
+        let (left, is_left) = mpsc::channel();
+        second.on_lost(move |_| {
+            let lock = first.stop();
+            lock.leak_for(Duration::from_secs(1)).unwrap();
+            left.send(()).unwrap();
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        go_on.send(()).unwrap();
+        is_left.recv_timeout(Duration::from_secs(20)).unwrap();
+        std::thread::sleep(Duration::from_millis(1200));
+        for server in &servers {
+            assert!(
+                !server.exists("first"),
+                "{:?}",
+                server.command(&["PTTL", "first"])
+            );
+        }
+        room_for_threads(true);
+    });
+}
+
 #[test]
 fn a_lock_that_no_thread_can_renew_is_refused_and_released() {
     let name = "a_lock_that_no_thread_can_renew_is_refused_and_released";

@@ -119,6 +119,14 @@ fn an_operation_is_sent_on_five_times_in_its_time() {
     assert_eq!(next(&mut release(), 5000), "nowhere, 1 owed");
 }
 
+/// With the queue's key the script would take whatever slot the token has by then.
+#[test]
+fn the_release_of_one_slot_names_no_queue() {
+    let debt = Debt::release(key(b"a").of_kind(Kind::Stray(1)));
+    let redirect = Redirect::owed(0, debt, SLOT, clock::instant());
+    assert_eq!(redirect.op().action, Action::Release(Notify::None));
+}
+
 #[test]
 fn a_release_that_no_call_waits_for_is_sent_on_for_ten_seconds() {
     let begun = clock::instant();

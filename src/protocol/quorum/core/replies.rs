@@ -201,7 +201,9 @@ impl<W> Core<W> {
             self.nodes[at].outbox.retry_deferred();
         }
         // An operation that has given the node up already does not heed its answer.
-        let heeds = |slot: &usize| !self.operations[*slot].has_failed(at);
+        let heeds = |slot: &usize| {
+            !self.operations[*slot].has_failed(at) || mutant(Mutant::GivenUpIsHeeded)
+        };
         match slot.filter(heeds) {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));

@@ -1,6 +1,7 @@
 //! A server of a Redis Cluster, which names others.
 
 use super::*;
+use crate::protocol::commands::dialect::Dialect;
 
 /// The server at this port, as it was named then. The node is connected to the one at port 1.
 fn named(port: u16, at: Instant) -> Option<Named> {
@@ -98,4 +99,37 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
         let next = world.core.next(ThreadRole::Confirmer, world.now);
         assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
     }
+}
+
+/// The caller sends on what its operation reports, which no longer has this node's answer.
+#[test]
+fn a_release_is_sent_on_although_its_node_was_given_up_before_it_redirected_it() {
+    for (broken, is_sent_on) in [(None, true), (Some(Mutant::GivenUpIsHeeded), false)] {
+        set_mutant(broken);
+        let mut world = World::of(3);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        for node in 0..3 {
+            let handshake = Handshake {
+                means: Dialect::ALL,
+                server: "h:1".into(),
+                routed: true,
+                ..Handshake::default()
+            };
+            assert!(world.core.connected(node, Ok(handshake), world.now));
+            let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(node), world.now));
+            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        }
+        let key = key(b"a").sent_to(NodeSet::first(3));
+        let release = Op::new(Action::Release(Notify::None), key);
+        world.core.submit(release, 0, world.now);
+        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        (0..3).for_each(|node| world.output_to(node));
+        let cause = Arc::new(Cause::NotAsked);
+        let operations = world.core.operations.open_mut();
+        operations.for_each(|operation| operation.fail(2, &cause));
+        let moved = Input::Received(Ok(b"-MOVED 17 h:2\r\n"));
+        world.core.input(2, moved, world.now);
+        assert_eq!(!world.core.redirected.is_empty(), is_sent_on);
+    }
+    set_mutant(None);
 }
