@@ -544,3 +544,28 @@ fn a_lock_that_changes_hands_before_the_answer_is_not_deleted() {
         "{said}"
     );
 }
+
+/// They still compare and delete, and no longer show what they have.
+#[test]
+fn a_lock_that_changes_hands_where_nodes_do_not_show_its_holder_is_unknown() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = take(&redlock, "a");
+    let old = lock.token().fingerprint().to_string();
+    let asked = asks(&servers);
+    lock.release().unwrap();
+    let lock = take(&redlock, "a");
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "default", "-pttl"]);
+    }
+    let (code, said) = answered(asked, "y");
+    for text in [
+        &*format!("{old} no longer has it: nothing was deleted"),
+        "too few nodes answered",
+        "a: unknown",
+    ] {
+        assert!(said.contains(text), "{said}");
+    }
+    assert_eq!(code, Some(69), "{said}");
+    lock.release().unwrap();
+}

@@ -131,11 +131,15 @@ fn break_lock(name: &[u8], holder: &Holder, redlock: &Redlock) -> End {
 fn changed(name: &[u8], redlock: &Redlock) -> End {
     match redlock.inspect(name) {
         Ok(inspection) => {
-            let free = inspection.state() == LockState::Free;
-            print(
-                shown(name, &inspection).as_bytes(),
-                if free { 0 } else { BUSY },
-            )
+            let code = match inspection.state() {
+                LockState::Free => 0,
+                LockState::Unknown => UNAVAILABLE,
+                _ => BUSY,
+            };
+            if code == UNAVAILABLE {
+                report_failures(&inspection);
+            }
+            print(shown(name, &inspection).as_bytes(), code)
         }
         Err(error) => failed(&error),
     }
