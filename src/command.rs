@@ -52,6 +52,12 @@ pub fn wait_released(
     redlock.wait_owed(name, time, &mut go_on)
 }
 
+/// The longest ttl for which no failover makes two holders, where a set or a Redis Cluster is among the nodes and no
+/// [restart guard](crate::Options::restart_guard) is set.
+pub fn assumed_ttl(redlock: &Redlock) -> Option<Duration> {
+    redlock.nodes().assumed_ttl()
+}
+
 /// Whether it may help to wait for nodes that have failed.
 pub fn may_pass(nodes: &NodeErrors) -> bool {
     nodes.may_pass()

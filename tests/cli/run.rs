@@ -2435,3 +2435,42 @@ fn a_guard_that_a_variable_sets_limits_what_is_left_and_the_flag_goes_before_it(
     assert_eq!(run("5w", &words).0, Some(0));
     assert_eq!(run("5w", &["inspect", "x"]).0, Some(0));
 }
+
+/// Nothing listens there.
+#[test]
+fn a_time_that_a_failover_may_cut_short_is_reported_without_v() {
+    let warned = |nodes: &str, words: &[&str]| {
+        let (_, _, errors) = output(&mut redlock_command(nodes, words));
+        let lines = errors.lines().filter(|line| line.contains("failover"));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        (lines, errors)
+    };
+    let (set, cluster, server) = (
+        "redis+sentinel://127.0.0.1:1/m",
+        "redis+cluster://127.0.0.1:1",
+        "redis://127.0.0.1:1",
+    );
+    let at_least: &[&str] = &["run", "-n", "--at-least", "1m", "x", "true"];
+    let ttl: &[&str] = &["run", "-n", "--ttl", "31s", "x", "true"];
+    let every: &[&str] = &["throttle", "--every", "1h", "x"];
+    for (nodes, words, option) in [
+        (set, at_least, "--at-least"),
+        (cluster, ttl, "--ttl"),
+        (set, every, "--every"),
+    ] {
+        let (lines, errors) = warned(nodes, words);
+        let expected = format!("redlock: {option} is longer than 30s: ");
+        assert_eq!(lines.len(), 1, "{words:?}: {errors}");
+        let is_whole = lines[0].starts_with(&expected) && lines[0].contains("--restart-guard");
+        assert!(is_whole, "{errors}");
+    }
+    let guarded: &[&str] = &["throttle", "--restart-guard", "0", "--every", "1h", "x"];
+    let short: &[&str] = &["run", "-n", "--at-least", "30s", "x", "true"];
+    for (nodes, words) in [(server, every), (set, guarded), (cluster, short)] {
+        let (lines, errors) = warned(nodes, words);
+        assert!(
+            lines.is_empty() && !errors.is_empty(),
+            "{words:?}: {errors}"
+        );
+    }
+}

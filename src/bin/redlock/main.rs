@@ -104,12 +104,15 @@ fn dispatch(command: &arguments::Subcommands) -> Result<End, String> {
             let job = given.job()?;
             output::log(given.nodes.verbose);
             let (redlock, options) = nodes::open(&given.nodes, &given.votes)?;
+            let times = [("--ttl", job.ttl), ("--at-least", job.at_least)];
+            nodes::warn_of_long(&redlock, &times);
             Ok(run(&job, &redlock, &options, given.metrics_file.as_deref()))
         }
         arguments::Subcommands::Throttle(given) => {
             let words = given.words()?;
             output::log(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
+            nodes::warn_of_long(&redlock, &[("--every", given.every.0)]);
             Ok(throttle::throttle(given, words, &redlock))
         }
         arguments::Subcommands::Inspect(given) => {

@@ -5,12 +5,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redlock_sync::command::{DEFAULT_FILE, Environment, NODES};
+use redlock_sync::command::{DEFAULT_FILE, Environment, NODES, assumed_ttl};
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock};
 
 use crate::arguments::{NodeArgs, RESTART_GUARD, VoteArgs};
 use crate::files::{WITHIN, read};
 use crate::label::label;
+use crate::output::report;
 use crate::time::{Time, within};
 
 /// The client, and its options.
@@ -36,6 +37,21 @@ pub(crate) fn open(given: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Optio
 /// Like those of [`open`].
 pub(crate) fn look(given: &NodeArgs) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
+}
+
+/// Warns of the longest of these times, each of an option, if a lock that is taken or left for it may end early. The log
+/// has that only of ttls, and is not shown without `-v`.
+pub(crate) fn warn_of_long(redlock: &Redlock, times: &[(&str, Duration)]) {
+    let longest = times.iter().max_by_key(|(_, time)| *time);
+    if let (Some((option, time)), Some(assumed)) = (longest, assumed_ttl(redlock))
+        && *time > assumed
+    {
+        report(format_args!(
+            "{option} is longer than {}: a failover may end such a lock early (give --restart-guard the longest time that \
+             any host uses)",
+            Time(assumed)
+        ));
+    }
 }
 
 /// Every node that answers, also of a set or a Redis Cluster: the guard keeps nodes from granting locks, and commands

@@ -292,14 +292,17 @@ impl Nodes {
         }
     }
 
-    /// Warns of a ttl that is longer than a guard assumes, if the program has not asked for the guard. The ttl is
-    /// allowed.
+    /// The longest ttl that a guard assumes, if the program has not asked for the guard.
+    pub(crate) fn assumed_ttl(&self) -> Option<Duration> {
+        let is_any = self.guards.each.iter().any(Option::is_some);
+        (is_any && !self.guards.is_needed).then_some(restart_guard::DEFAULT_TTL)
+    }
+
+    /// Warns of a ttl that is longer than a guard assumes. The ttl is allowed.
     pub(crate) fn warn_of_long_ttl(&self, ttl: Ttl) {
         static WARNED: AtomicBool = AtomicBool::new(false);
-        let longest = restart_guard::DEFAULT_TTL;
-        if ttl.duration() > longest
-            && !self.guards.is_needed
-            && self.guards.each.iter().any(Option::is_some)
+        if let Some(longest) = self.assumed_ttl()
+            && ttl.duration() > longest
             && !WARNED.swap(true, Ordering::Relaxed)
         {
             say!(
