@@ -424,6 +424,55 @@ fn with_its_input_from_elsewhere_it_gets_the_terminal_when_it_asks() {
     }
 }
 
+/// As ssh, which asks for a password, before less.
+#[test]
+fn a_program_behind_it_gets_the_terminal_back_when_it_asks() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let asks = sh("read a </dev/tty; echo \"<$a>\"; exec sleep 1000");
+        let mate = sh(
+            "read l; echo \"$l\"; read k </dev/tty; echo \"key $k\"; read k </dev/tty; echo \"again $k\"; cat",
+        );
+        terminal.line(&format!("$r x {asks} | {mate}"));
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.line("one");
+        terminal.expect("key one");
+        terminal.key(b'z');
+        terminal.prompt();
+        terminal.line("fg");
+        terminal.line("two");
+        terminal.expect("again two");
+        assert!(terminal.is_held("x"));
+        terminal.key(b'c');
+        terminal.prompt();
+        eventually("released", || !terminal.is_held("x"));
+    }
+}
+
+/// The kernel stops the whole group of a process that reads from a terminal which is not its own.
+#[test]
+fn a_command_in_the_background_stops_when_a_program_behind_it_reads() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let command = sh("echo command=$$. >/dev/tty; echo; exec sleep 1000");
+        let mate = sh("read n; read a </dev/tty; echo \"<$a>\"; cat");
+        terminal.line(&format!("$r x {command} | {mate} &"));
+        terminal.expect("command=");
+        let command = terminal.expect(".");
+        let stat = format!("/proc/{command}/stat");
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        terminal.job_stops();
+        assert!(is_stopped(), "{shell}");
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        eventually("COMMAND goes on", || !is_stopped());
+        terminal.key(b'c');
+        terminal.prompt();
+    }
+}
+
 #[test]
 fn where_no_shell_could_let_it_go_on_ctrl_z_does_nothing() {
     let servers = Server::several(3);

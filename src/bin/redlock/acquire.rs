@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, raise};
 use redlock_sync::command::human;
 use redlock_sync::{Error, Lock, Options, Redlock};
 use signal_hook::consts::{SIGCHLD, SIGTSTP};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 
 use crate::busy::{say_busy, say_waiting};
 use crate::job::Job;
@@ -25,16 +25,37 @@ const SLICE: Duration = Duration::from_secs(10);
 /// A wait that is shorter is not reported.
 const UNSEEN: Duration = Duration::from_millis(200);
 
+/// Adds signals to those that are handled.
+pub(crate) struct Handlers {
+    handle: Handle,
+    ignored: u64,
+}
+
+impl Handlers {
+    /// Also handles these, but for those that were ignored from the start.
+    pub(crate) fn add(&self, signals: &[i32]) {
+        for signal in signals {
+            if !is_in(self.ignored, *signal) {
+                let _ = self.handle.add_signal(*signal);
+            }
+        }
+    }
+}
+
+fn is_in(mask: u64, signal: i32) -> bool {
+    mask & (1 << (signal - 1)) != 0
+}
+
 /// The handled signals, in the order of their arrival. A signal that was ignored from the start (nohup) stays ignored.
-pub(crate) fn signals() -> io::Result<Receiver<i32>> {
+pub(crate) fn signals() -> io::Result<(Receiver<i32>, Handlers)> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     let ignored = ignored.ok_or_else(|| io::Error::other("no SigIgn in /proc/self/status"))?;
-    let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
     // If SIGCHLD were ignored, the kernel would keep no process's exit status.
-    let handled = handled().filter(|signal| !is_ignored(signal));
+    let handled = handled().filter(|signal| !is_in(ignored, *signal));
     let mut signals = Signals::new(handled.chain([SIGCHLD]))?;
+    let handle = signals.handle();
     let (sender, receiver) = channel();
     let forward = move || {
         for signal in signals.forever() {
@@ -45,7 +66,7 @@ pub(crate) fn signals() -> io::Result<Receiver<i32>> {
     };
     let thread = thread::Builder::new().name("redlock-signals".into());
     thread.spawn(forward)?;
-    Ok(receiver)
+    Ok((receiver, Handlers { handle, ignored }))
 }
 
 /// Waits for the lock until `end`; `None`: for ever.

@@ -75,6 +75,26 @@ pub(crate) enum OnStop {
     GoOn,
 }
 
+/// The reaction when the terminal would stop our group, since a process of it has asked for the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnAsk {
+    Nothing,
+    /// The terminal comes back from COMMAND, which asks for it when it needs it again; and our group goes on.
+    TakeBack,
+    /// Others have the terminal, so COMMAND stops as it would in our group; and then we do.
+    HandOn,
+}
+
+/// A process of our group has asked for the terminal.
+pub(crate) fn asked_beside_us(terminal: TerminalOwner) -> OnAsk {
+    match terminal {
+        TerminalOwner::Commands | TerminalOwner::Ours => OnAsk::TakeBack,
+        TerminalOwner::Others => OnAsk::HandOn,
+        // The one that has lent it takes it back.
+        TerminalOwner::Siblings | TerminalOwner::None => OnAsk::Nothing,
+    }
+}
+
 /// The process above us that could let our group go on if it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Continuer {

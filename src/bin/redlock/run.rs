@@ -24,15 +24,17 @@ use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
 use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
-use crate::acquire::{acquire, signals};
+use crate::acquire::{Handlers, acquire, signals};
 use crate::child::{self, GuardProcess, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
 use crate::metrics::{self, RunOutcome};
 use crate::once::{done_already, mark_done};
-use crate::plan::{Act, EndReason, LeaseState, OnStop, RunPlan, TerminalOwner, UNNAMED};
+use crate::plan::{
+    Act, EndReason, LeaseState, OnAsk, OnStop, RunPlan, TerminalOwner, UNNAMED, asked_beside_us,
+};
 use crate::processes;
-use crate::signals::is_handed_on;
+use crate::signals::{ASKING, is_handed_on};
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, environment, failed, no_token, report};
 
@@ -64,7 +66,7 @@ fn locked(
 ) -> Result<(End, RunOutcome), End> {
     // Without these nothing could be started once there is a lock.
     let signals = fs::metadata(SELF).and_then(|_| signals());
-    let signals =
+    let (signals, handlers) =
         signals.map_err(|error| no_process("the process's signals from /proc", &error))?;
     let until = job.wait.and_then(|wait| Instant::now().checked_add(wait));
     let mut is_second = false;
@@ -88,7 +90,7 @@ fn locked(
     }
     let fence = job.fence.then(|| kept.fencing_token()).transpose();
     let fence = fence.map_err(|error| no_token(&error))?;
-    let run = RunningJob::start(job, kept, fence, &signals);
+    let run = RunningJob::start(job, kept, fence, (&signals, &handlers));
     let run = run.map_err(|error| no_process("a process", &error))?;
     counted.command_begins();
     let (ended, kept) = run.finish();
@@ -143,7 +145,7 @@ impl<'a> RunningJob<'a> {
         job: &Job,
         kept: KeptLock,
         fence: Option<u64>,
-        signals: &'a Receiver<i32>,
+        (signals, handlers): (&'a Receiver<i32>, &Handlers),
     ) -> io::Result<RunningJob<'a>> {
         let (socket, from_us) = UnixStream::pair()?;
         let shared = memfd_create(c"redlock-until", MFdFlags::MFD_CLOEXEC)?;
@@ -163,6 +165,9 @@ impl<'a> RunningJob<'a> {
             let _ = command.kill().and_then(|()| command.wait());
         })?;
         let terminal = Terminal::new(group);
+        if terminal.exists() {
+            handlers.add(&ASKING);
+        }
         hand_over_input_and_output();
         let mut run = RunningJob {
             plan: RunPlan::new(job.grace),
@@ -364,7 +369,12 @@ impl<'a> RunningJob<'a> {
         if signal == SIGCONT {
             self.terminal.offer();
         }
-        if !is_handed_on(signal) {
+        let is_asked = ASKING.contains(&signal);
+        let on_ask = is_asked.then(|| asked_beside_us(self.terminal.state()));
+        if on_ask == Some(OnAsk::TakeBack) {
+            return self.terminal.give_back();
+        }
+        if !is_handed_on(signal) && on_ask != Some(OnAsk::HandOn) {
             return;
         }
         let Ok(known) = Signal::try_from(signal) else {

@@ -2,8 +2,8 @@
 
 use nix::libc::{SIGPWR, SIGRTMAX, SIGRTMIN};
 use signal_hook::consts::{
-    SIGABRT, SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1,
-    SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU, SIGXFSZ,
+    SIGABRT, SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN,
+    SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU, SIGXFSZ,
 };
 
 /// Whether the signal is one by which others ask us to end.
@@ -26,6 +26,9 @@ const ENDING: [i32; 14] = [
     SIGVTALRM, SIGXCPU, SIGXFSZ,
 ];
 const OTHERS: [i32; 3] = [SIGWINCH, SIGTSTP, SIGCONT];
+/// The signals by which a terminal stops the whole group of a process that asks for it, where another group has it. Handled
+/// only while COMMAND runs.
+pub(crate) const ASKING: [i32; 2] = [SIGTTIN, SIGTTOU];
 
 /// Whether the signal ends the wait for the lock.
 pub(crate) fn ends_the_wait(signal: i32) -> bool {

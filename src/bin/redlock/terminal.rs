@@ -13,7 +13,8 @@ pub(crate) struct Terminal {
     file: Option<File>,
     /// The process group of COMMAND.
     group: Pid,
-    /// COMMAND should have the terminal when we have it: it reads from and writes to it, or has asked for it.
+    /// COMMAND should have the terminal when we have it: it reads from and writes to it, or has asked for it, and no process
+    /// of our group has since then.
     wanted: bool,
     /// COMMAND has stopped, to get it later.
     pub(crate) awaited: bool,
@@ -34,6 +35,10 @@ impl Terminal {
             wanted: stdin().is_terminal() && stdout().is_terminal(),
             awaited: false,
         }
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.file.is_some()
     }
 
     pub(crate) fn state(&self) -> plan::TerminalOwner {
@@ -62,6 +67,13 @@ impl Terminal {
     /// COMMAND was stopped by `signal`, which may mean that it has asked for the terminal.
     pub(crate) fn stopped_by(&mut self, signal: Signal) {
         self.wanted |= [Signal::SIGTTIN, Signal::SIGTTOU].contains(&signal);
+    }
+
+    /// A process of our group has asked for the terminal: it gets it, and what was stopped of our group goes on.
+    pub(crate) fn give_back(&mut self) {
+        self.wanted = false;
+        self.take_back();
+        let _ = kill(Pid::from_raw(0), Signal::SIGCONT);
     }
 
     /// COMMAND has stopped or ended. Returns whether it had the terminal.

@@ -133,6 +133,19 @@ fn codes_are_those_of_the_table() {
 }
 
 #[test]
+fn who_asks_for_the_terminal_beside_us_gets_it_unless_others_have_it() {
+    for (terminal, expected) in [
+        (TerminalOwner::Commands, OnAsk::TakeBack),
+        (TerminalOwner::Ours, OnAsk::TakeBack),
+        (TerminalOwner::Others, OnAsk::HandOn),
+        (TerminalOwner::Siblings, OnAsk::Nothing),
+        (TerminalOwner::None, OnAsk::Nothing),
+    ] {
+        assert_eq!(asked_beside_us(terminal), expected, "{terminal:?}");
+    }
+}
+
+#[test]
 fn a_kill_past_the_guards_time_was_the_guards() {
     let renewed = |now| lease(now, 20 * S);
     let kill = End::Signal(SIGKILL);
