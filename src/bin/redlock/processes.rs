@@ -135,9 +135,42 @@ pub(crate) fn continuer() -> Continuer {
     Continuer::None
 }
 
-/// Whether a process of our group has started the first process of that group.
+/// Whether a process of our group has started that group: its first process, or any, where that one is gone.
 pub(crate) fn is_started_beside_us(group: Pid) -> bool {
     let found = |process: &str| look(process).ok().flatten();
-    let parent = found(&group.to_string()).and_then(|first| found(&first.parent));
-    parent.is_some_and(|parent| parent.group == getpgrp().to_string())
+    let (group, ours) = (group.to_string(), getpgrp().to_string());
+    let is_started = |process: &ProcessStatus| {
+        let parent = found(&process.parent);
+        parent.is_some_and(|parent| parent.group == ours)
+    };
+    if let Some(first) = found(&group) {
+        return is_started(&first);
+    }
+    let mut all = all().into_iter().flatten();
+    all.any(|(_, process)| process.group == group && is_started(&process))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// As behind a pipeline of a script with job control, whose first program has ended.
+    #[test]
+    fn a_group_beside_us_is_seen_when_its_first_process_is_gone() {
+        let mut first = Command::new("true").process_group(0).spawn().unwrap();
+        let group = first.id().try_into().unwrap();
+        let mut second = Command::new("sleep");
+        let second = second.arg("1000").process_group(group).spawn();
+        let group = Pid::from_raw(group);
+        let before = is_started_beside_us(group);
+        first.wait().unwrap();
+        let behind = is_started_beside_us(group);
+        let mut second = second.unwrap();
+        second.kill().and_then(|()| second.wait()).unwrap();
+        let gone = is_started_beside_us(group);
+        assert_eq!((before, behind, gone), (true, true, false));
+    }
 }
