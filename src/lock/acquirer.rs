@@ -21,6 +21,7 @@ use crate::settings::options::Options;
 use crate::values::arithmetic::Ttl;
 use crate::values::clock::{self, Point, millis};
 use crate::values::sync::thread;
+use crate::values::token::Token;
 
 /// A call that acquires a lock. The call leaves the queue however its thread ends.
 pub(crate) struct Acquirer<'a> {
@@ -29,8 +30,9 @@ pub(crate) struct Acquirer<'a> {
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Claiming<Arc<Caller>>,
-    /// The lane of the last try. `None`: the call's.
-    over: Option<Arc<Lane>>,
+    /// The lanes of locks and claims that were acquired over another one than the call's, each with its token: the end of each
+    /// goes behind its acquire.
+    over: Vec<(Token, Arc<Lane>)>,
     /// When the call was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
@@ -72,7 +74,7 @@ impl<'a> Acquirer<'a> {
                 QueueTurn::new(nodes.timeouts.node).duration(),
                 now,
             ),
-            over: None,
+            over: Vec::new(),
             began: Some(now),
         }
     }
@@ -84,12 +86,14 @@ impl<'a> Acquirer<'a> {
             let mut waiting = &*self.route.waiting;
             now = match self.acquire.next(&mut waiting, now) {
                 Step::Try(op) => {
+                    let token = op.key.token;
                     let (answer, over) = self.route.acquire(op);
-                    self.over = over;
+                    if let (Outcome::Yes(_), Some(lane)) = (&answer.outcome, over) {
+                        self.over.push((token, lane));
+                    }
                     self.tried(answer)
                 }
                 Step::TakeOver(waiter) => {
-                    self.over = None;
                     let answer = self.route.driver.run_handed_off(&waiter);
                     self.tried(answer)
                 }
@@ -133,8 +137,11 @@ impl<'a> Acquirer<'a> {
         }
     }
 
-    fn lock(&self, lease: Lease) -> Lock {
-        Lock::new(self.route.of_lock(self.over.clone()), lease, self.options)
+    fn lock(&mut self, lease: Lease) -> Lock {
+        let mut over = self.over.iter();
+        let at = over.position(|(token, _)| *token == lease.key.token);
+        let over = at.map(|at| self.over.swap_remove(at).1);
+        Lock::new(self.route.of_lock(over), lease, self.options)
     }
 
     fn tried(&mut self, answer: Answer) -> Point {

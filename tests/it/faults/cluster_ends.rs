@@ -2,10 +2,12 @@
 
 use crate::support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Lock, Redlock};
-use support::clusters::{Cluster, Move, Plan};
+use redlock_sync::{Error, Lock, Redlock};
+use support::clusters::{Cluster, Move, Plan, released_at_last};
+use support::relay::Relay;
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -252,4 +254,61 @@ fn a_release_follows_its_key_from_a_server_that_sits_out_to_another_one() {
         cluster.nodes_with(&name).is_empty()
     });
     drop(redlock);
+}
+
+/// A call claims the first of two names while its slot is at the second server. It waits for the other name, which it then
+/// tries at the third one, beside a plain node that the claim has not reached yet.
+#[test]
+fn a_claim_is_released_behind_its_acquire_when_its_slot_has_moved_on() {
+    let (cluster, servers) = (Cluster::masters(3), Server::several(2));
+    let relay = Relay::to(servers[1].port());
+    let client = |last: String| {
+        let nodes = [cluster.url(), servers[0].url(), last];
+        let options = options().node_timeout(S).restart_guard(Duration::ZERO);
+        let redlock = Redlock::new(nodes).unwrap().with_options(options);
+        redlock.unwrap()
+    };
+    let (other, redlock) = (client(servers[1].url()), client(relay.url()));
+    let name = cluster.name(0);
+    let [a, b] = ["a", "b"].map(|end| format!("{{{name}}}:{end}"));
+    for master in 0..3 {
+        let name = cluster.name(master);
+        released_at_last(redlock.acquire(name, LONG).unwrap());
+    }
+    let held = [&a, &b].map(|name| other.acquire(name, LONG).unwrap());
+    let [first, second] = held;
+    let several = redlock.several([&a, &b]).unwrap();
+    let over = AtomicBool::new(false);
+    let arrives = std::thread::scope(|scope| {
+        let _end = OnDrop(&over);
+        let wait = || several.acquire_while(LONG, || !over.load(Ordering::Relaxed));
+        let waiter = scope.spawn(wait);
+        eventually("it waits for the first alone, as a writer", || {
+            servers[0].exists(beside(&a, "ww"))
+        });
+        cluster.move_slot(&name, 1);
+        relay.set(|policy| policy.up.delay = 20 * S);
+        first.release().unwrap();
+        eventually("it has the first, and waits for the second", || {
+            let is_held = cluster.nodes[1].exists(&a) && servers[0].exists(&a);
+            is_held && servers[0].queued(&b) == 1
+        });
+        relay.set(|policy| policy.up.delay = Duration::ZERO);
+        let arrives = Instant::now() + 20 * S;
+        cluster.move_slot(&name, 2);
+        let before = cluster.nodes[2].calls("zadd");
+        eventually("it tries at the third server", || {
+            cluster.nodes[2].calls("zadd") > before
+        });
+        assert!(cluster.nodes[2].exists(&a));
+        over.store(true, Ordering::Relaxed);
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled(_))));
+        arrives
+    });
+    assert!(Instant::now() < arrives, "the claim is on its way");
+    std::thread::sleep(arrives.saturating_duration_since(Instant::now()) + S);
+    eventually("the claim is released", || {
+        !servers.iter().any(|server| server.exists(&a)) && !cluster.nodes[2].exists(&a)
+    });
+    second.release().unwrap();
 }
