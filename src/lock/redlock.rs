@@ -22,6 +22,7 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::{slots, witness_keys};
+use crate::protocol::node::debt::UNKNOWN_TTL;
 use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
@@ -233,7 +234,10 @@ impl Redlock {
         // A validity too short for a ttl is not an error: such a lock is about to be lost.
         let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.max_ttl())?;
         let key = Key::new(resource, token, self.options.label.clone());
-        let key = key.sent_to(NodeSet::ALL).of_kind(kind);
+        // On the nodes it may last longer than its validity, and a node may be owed its release until then.
+        let longest = self.options.max_ttl().unwrap_or(UNKNOWN_TTL);
+        let longest = Ttl::no_less_than(longest).unwrap_or(Ttl::MAX);
+        let key = key.sent_to(NodeSet::ALL).of_kind(kind).lasting(longest);
         let deadline = Deadline::new(now, validity);
         let route = self.route(&key.resource);
         let lease = Lease::new(key, ttl, deadline);

@@ -8,7 +8,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::arithmetic::{Ttl, drift};
 
 /// How long a refused debt is repeated if the ttl is unknown because another process acquired the lock.
-const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// A debt to a node for one lock: its release or, if the lock is left for a time, its shortening to a point in time
 /// (rule R55).

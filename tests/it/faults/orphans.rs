@@ -480,3 +480,21 @@ fn the_release_of_a_resumed_lock_is_owed_to_a_node_that_is_away() {
     relay.accept();
     eventually("the last node has released it", || !servers[2].exists("a"));
 }
+
+/// Its validity was passed on with a margin, and its release is refused for longer than that.
+#[test]
+fn the_release_of_a_resumed_lock_is_sent_again_for_as_long_as_its_key_may_last() {
+    let server = Server::start();
+    let servers = std::slice::from_ref(&server);
+    let lock = connected(servers).acquire("a", Duration::from_secs(3600));
+    let lock = lock.unwrap();
+    let token = *lock.token();
+    lock.leak();
+    let taker = connected(servers);
+    let lock = taker.resume("a", token, ms(500)).unwrap();
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    unavailable(lock.release());
+    std::thread::sleep(ms(1500));
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    eventually("it is released", || !server.exists("a"));
+}
