@@ -32,6 +32,8 @@ pub(crate) struct Renewal {
     warnings: Mutex<Vec<Warning>>,
     /// Whether the thread that calls these in time could not be started.
     pub(super) is_unwatched: AtomicBool,
+    /// When it is renewed next, if the thread that renews it looks at it before that.
+    pub(super) next_renewal: Mutex<Option<Instant>>,
     pub(super) observer: Observer,
     /// The result that the observer has not been notified of.
     pub(super) result: Mutex<Option<Report>>,
@@ -57,6 +59,7 @@ impl Renewal {
             callbacks: Mutex::default(),
             warnings: Mutex::default(),
             is_unwatched: AtomicBool::new(false),
+            next_renewal: Mutex::default(),
             observer,
             result: Mutex::default(),
         }

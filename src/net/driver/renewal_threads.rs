@@ -154,15 +154,19 @@ fn renew(
     let (mut next, mut asked, mut ops) = (DueRenewals::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
         let look = schedules.watch_again(&renewal);
+        let earlier = |at: Instant| look.map_or(at, |look| look.min(at));
+        let renewed_at = *lock(&renewal.next_renewal);
+        if let Some(at) = renewed_at.filter(|at| started.mono < *at) {
+            next.push((earlier(at), renewal));
+            continue;
+        }
         let decided = lock(&renewal.lease).due(started);
         match decided {
             lease::renewals::Due::Renew(extension, op) => {
                 ops.push(op);
-                asked.push((due, renewal, extension));
+                asked.push((due, renewal, (extension, look)));
             }
-            lease::renewals::Due::Later(at) => {
-                next.push((look.map_or(at, |look| look.min(at)), renewal));
-            }
+            lease::renewals::Due::Later(at) => next.push((earlier(at), renewal)),
             lease::renewals::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
             lease::renewals::Due::Ended => {}
         }
@@ -173,7 +177,7 @@ fn renew(
     };
     let (answers, node_timeout) = (run_all(ops, &kept), driver.nodes().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
-    for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
+    for ((due, renewal, (extension, look)), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();
         let mut lease = lock(&renewal.lease);
         let left = lease.left(now);
@@ -194,7 +198,8 @@ fn renew(
         if !renewal.observer.is_none() {
             results.push((renewal.clone(), (left, result)));
         }
-        next.push((again, renewal));
+        *lock(&renewal.next_renewal) = look.map(|_| again);
+        next.push((look.map_or(again, |look| look.min(again)), renewal));
     }
     repair_all(driver, repairs);
     for (renewal, result) in results {

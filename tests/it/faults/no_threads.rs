@@ -206,6 +206,33 @@ fn a_callback_without_a_thread_is_called_all_the_same() {
     });
 }
 
+/// No thread can be started to call it in time. The next renewal is ten seconds later.
+#[test]
+fn a_warning_without_a_thread_is_given_in_time_between_two_renewals() {
+    let name = "a_warning_without_a_thread_is_given_in_time_between_two_renewals";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        let redlock = unhurried_connected(&servers);
+        let ttl = Duration::from_secs(30);
+        let lock = redlock.acquire("a", ttl).unwrap();
+        let lock = lock.keep_alive(HOUR).unwrap();
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        // It shows that there is no thread for warnings.
+        lock.on_expiring(ms(1), |_| ());
+        eventually("it waits for its renewal", || {
+            lock.remaining() < ttl * 4 / 5
+        });
+        eventually("it is renewed", || lock.remaining() > ttl * 9 / 10);
+        let (sender, receiver) = mpsc::channel();
+        lock.on_expiring(ttl * 17 / 20, move |left| sender.send(left).unwrap());
+        let left = receiver.recv_timeout(2 * ttl).unwrap();
+        assert!(left > ttl * 3 / 4, "{left:?}");
+        room_for_threads(true);
+        lock.release().unwrap();
+    });
+}
+
 /// The thread that calls them in time cannot be started when they are registered, and can be a little later, or not.
 #[test]
 fn a_warning_without_a_thread_is_given_before_the_loss() {
