@@ -188,9 +188,8 @@ impl Lanes {
         for cluster in self.clusters() {
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
         }
-        let changes = self.changes();
-        if lock(&self.known).changes != changes {
-            self.keep(&self.shards(), changes);
+        if lock(&self.known).changes != self.changes() {
+            self.keep_needed();
         }
         let mut known = lock(&self.known);
         let lane = lane_choice::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
@@ -238,7 +237,7 @@ impl Lanes {
             let asked = guarded(|| {
                 let answers = self.clusters().map(|cluster| cluster.refresh(slot));
                 let all = answers.fold(true, |all, one| all & one);
-                self.keep(&self.shards(), self.changes());
+                self.keep_needed();
                 all
             });
             let all = asked.unwrap_or(false);
@@ -252,6 +251,13 @@ impl Lanes {
     pub(crate) fn shards(&self) -> Vec<u16> {
         let maps = self.clusters().filter_map(|cluster| cluster.map());
         slots::combinations(&maps.collect::<Vec<Arc<SlotMap>>>())
+    }
+
+    /// Ends the lanes that no shard needs by the maps learnt so far.
+    fn keep_needed(&self) {
+        // First: what a map changes meanwhile is looked at again.
+        let changes = self.changes();
+        self.keep(&self.shards(), changes);
     }
 
     /// Ends the lanes that are needed for none of these slots. One that is in use is closed when the last lock or call

@@ -100,7 +100,10 @@ impl Directory {
         let rest = until.saturating_duration_since(clock::instant());
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
-        *lock(&self.shown) = found.address.clone();
+        // A subscription may lead elsewhere than the connection for locks.
+        if purpose != Purpose::Messages {
+            *lock(&self.shown) = found.address.clone();
+        }
         let is_reached = connected
             .as_ref()
             .err()
@@ -298,5 +301,61 @@ impl Directory {
                 self.no_master(said)
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::net::place::deployment::Place;
+    use crate::net::socket::trust::Trust;
+    use crate::settings::into_node::IntoNode;
+    use crate::settings::tls::Tls;
+
+    /// The URL of a server that names itself as the owner of all slots, and answers nothing else but HELLO.
+    fn only_server() -> (String, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hello = "*2\r\n$4\r\nrole\r\n$6\r\nmaster\r\n".to_owned();
+        let map = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n";
+        let map = format!("{map}:{port}\r\n");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let (hello, map) = (hello.clone(), map.clone());
+                std::thread::spawn(move || {
+                    let mut page = [0; 65_536];
+                    while let Ok(count @ 1..) = stream.read(&mut page) {
+                        let text = String::from_utf8_lossy(&page[..count]);
+                        for (word, reply) in [("HELLO", &hello), ("CLUSTER", &map)] {
+                            if text.contains(word) {
+                                let _ = stream.write_all(reply.as_bytes());
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        (format!("redis+cluster://127.0.0.1:{port}"), port)
+    }
+
+    #[test]
+    fn a_subscription_does_not_decide_where_locks_are_connected() {
+        let (url, port) = only_server();
+        let given = url.into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [given.info()]);
+        let place = Place::new(given, &trust, None).of_slot(0);
+        let opened = |time, purpose| {
+            let opened = place.open(Duration::from_millis(time), purpose);
+            (opened.is_ok(), place.leads_to(0), place.shown())
+        };
+        let (is_open, leads, shown) = opened(60_000, Purpose::Messages);
+        let given = format!("cluster of 127.0.0.1:{port}");
+        assert_eq!((is_open, leads, &*shown), (true, false, &*given));
+        // (It is found, though it answers no scripts.)
+        let (_, leads, shown) = opened(1000, Purpose::Locks);
+        assert_eq!((leads, &*shown), (true, &*format!("127.0.0.1:{port}")));
     }
 }
