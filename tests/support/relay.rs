@@ -146,6 +146,12 @@ impl Relay {
 
     /// The port is closed, and so are connections.
     pub fn refuse(&self) {
+        self.take_no_more();
+        self.cut();
+    }
+
+    /// The port is closed, and connections that are up stay.
+    pub fn take_no_more(&self) {
         if self.shared.listening.swap(false, Ordering::Relaxed) {
             // Wake the accepting thread, which closes the listener, and wait until it is closed.
             let _ = TcpStream::connect(("127.0.0.1", self.port()));
@@ -153,7 +159,6 @@ impl Relay {
                 TcpStream::connect(("127.0.0.1", self.port())).is_err()
             });
         }
-        self.cut();
     }
 
     pub fn accept(&self) {
