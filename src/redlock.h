@@ -75,7 +75,8 @@ extern "C" {
  *
  * Strings that are returned are static, or copied into the caller's buffer as snprintf() does it:
  * at most `cap` bytes with the NUL that is always there unless cap is 0; the result is the length
- * that the whole string has, without the NUL. buf may be NULL if cap is 0.
+ * that the whole string has, without the NUL. buf may be NULL if cap is 0. Where the result is a status, `needed` gets
+ * the length with the NUL; 0 if the call fails.
  *
  * NULL where a pointer is needed gives REDLOCK_CONFIG, or 0 from functions that return a value.
  * NULL never crashes, nor does a code or option number that does not exist. (A handle that has already
@@ -320,9 +321,10 @@ int redlock_connect(redlock_t *redlock);
    redlock_connect() only asks whether a majority answers. For the start of a program, and for monitoring. A lock named
    `probe` (len bytes) is taken and released on each node, so the user must be permitted to use that name. `fit` is 1 if
    there is no fault and a lock could be tried on a majority, else 0. `buf` gets the findings, one in a line, cut to
-   `cap` bytes with the NUL; it may be NULL. New connections are made, with a connect timeout each.
+   `cap` bytes with the NUL, and `needed` how many bytes all of them take with it; both may be NULL. New connections are
+   made, with a connect timeout each.
    OK: the nodes were asked, whatever `fit` is. CONFIG: a bad name. RANDOM. */
-int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, size_t cap, int *fit);
+int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, size_t cap, size_t *needed, int *fit);
 
 /* A majority of the nodes does not have the lock. */
 #define REDLOCK_STATE_FREE 0
@@ -338,14 +340,14 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 
 /* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
-   NUL, empty if there is no holder, and may be NULL. Each reader and each permit has a line, such as
-   "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder has given the lock up and left it for a time
-   (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if nothing else happens:
-   0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
+   NUL, and empty if there is no holder. `needed` gets how many bytes the whole text takes with its NUL. Both may be NULL.
+   Each reader and each permit has a line, such as "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder
+   has given the lock up and left it for a time (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if
+   nothing else happens: 0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
    nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
-int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *remaining_ms,
-                    int *state);
+int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, size_t *needed,
+                    uint64_t *remaining_ms, int *state);
 
 /* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
    a finding's advice names options as they are here.
@@ -358,13 +360,14 @@ int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *
 int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, char *json, size_t cap, size_t *needed);
 
 /* The last run that redlock_lock_mark_done() marked as done, if its period is not over: *ended_ms is when it ended, in
-   milliseconds since 1970, and 0 if there is none; *took_ms is how long it took; `label` gets the label of the process,
-   cut to `cap` bytes with the NUL. `label` and took_ms may be NULL. To be asked by a holder of the lock, before it does
+   milliseconds since 1970, and 0 if there is none; *took_ms is how long it took, and *again_in_ms how long it takes until
+   the period is over, when the work may be done again; `label` gets the label of the process, which has at most 64 bytes,
+   cut to `cap` bytes with the NUL. All of them but ended_ms may be NULL. To be asked by a holder of the lock, before it does
    what is done once in a period; by others for people. Blocks as redlock_inspect() does.
    UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, an empty or too long resource, or a name with a `}` and no
    tag in a Redis Cluster. */
 int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
-                     uint64_t *took_ms);
+                             uint64_t *took_ms, uint64_t *again_in_ms);
 
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
    text of that holder from redlock_inspect(): one line. (Whether the holder has left the lock since then does not matter.)

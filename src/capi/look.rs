@@ -23,6 +23,7 @@ extern "C" fn redlock_check(
     len: usize,
     text: *mut c_char,
     cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
     fit: Option<&mut MaybeUninit<c_int>>,
 ) -> c_int {
     let (mut is_fit, mut findings) = (false, String::new());
@@ -36,7 +37,7 @@ extern "C" fn redlock_check(
         Ok(())
     });
     // SAFETY: the header demands it.
-    unsafe { copy_text(&findings, text, cap) };
+    unsafe { give_text(code, &findings, text, cap, needed) };
     if let Some(fit) = fit {
         fit.write(is_fit.into());
     }
@@ -50,6 +51,7 @@ extern "C" fn redlock_inspect(
     len: usize,
     holder: *mut c_char,
     cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
     left: Option<&mut MaybeUninit<u64>>,
     state: Option<&mut MaybeUninit<c_int>>,
 ) -> c_int {
@@ -68,7 +70,7 @@ extern "C" fn redlock_inspect(
     });
     let (code_of_state, who, time) = seen;
     // SAFETY: the header demands it.
-    unsafe { copy_text(&who, holder, cap) };
+    unsafe { give_text(code, &who, holder, cap, needed) };
     if let Some(left) = left {
         left.write(time);
     }
@@ -126,8 +128,9 @@ extern "C" fn redlock_inspect_last_run(
     cap: usize,
     ended: Option<&mut MaybeUninit<u64>>,
     took: Option<&mut MaybeUninit<u64>>,
+    again_in: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
-    let mut found = (String::new(), 0, 0);
+    let (mut by, mut times) = (String::new(), [0; 3]);
     let code = status(|| {
         if ended.is_none() {
             return Err(Failure::null("ended_ms"));
@@ -136,20 +139,38 @@ extern "C" fn redlock_inspect_last_run(
         let last = redlock_of(client)?.last_run(unsafe { bytes(resource, len)? })?;
         if let Some(last) = last {
             let ended = last.ended().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let label = last.label().unwrap_or_default().to_owned();
-            found = (label, millis(ended), millis(last.took()));
+            by = last.label().unwrap_or_default().to_owned();
+            times = [ended, last.took(), last.again_in()].map(millis);
         }
         Ok(())
     });
     // SAFETY: the header demands it.
-    unsafe { copy_text(&found.0, label, cap) };
-    if let Some(ended) = ended {
-        ended.write(found.1);
-    }
-    if let Some(took) = took {
-        took.write(found.2);
+    unsafe { copy_text(&by, label, cap) };
+    for (out, time) in [ended, took, again_in].into_iter().zip(times) {
+        if let Some(out) = out {
+            out.write(time);
+        }
     }
     code
+}
+
+/// Writes as much of a text for people as fits, and how much room the whole one takes: none if the call has failed.
+///
+/// # Safety
+///
+/// `buf` is NULL or has room for `cap` bytes.
+unsafe fn give_text(
+    code: c_int,
+    text: &str,
+    buf: *mut c_char,
+    cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
+) {
+    // SAFETY: the caller vouches for it.
+    let len = unsafe { copy_text(text, buf, cap) };
+    if let Some(needed) = needed {
+        needed.write(if code == REDLOCK_OK { len + 1 } else { 0 });
+    }
 }
 
 /// Writes all of a document, or nothing: a part would be no document.

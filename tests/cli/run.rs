@@ -822,6 +822,10 @@ fn once_per_runs_it_once_with_success_and_last_shows_that() {
     );
     let hours = json["again_in_ms"].as_u64().unwrap() / 3_600_000;
     assert_eq!(hours, 19);
+    // Since 1970.
+    let ended = std::time::Duration::from_millis(json["ended_ms"].as_u64().unwrap());
+    let ago = std::time::UNIX_EPOCH.elapsed().unwrap().abs_diff(ended);
+    assert!(ago < std::time::Duration::from_secs(600), "{json}");
     // Too few nodes show nothing, and it does not run.
     let key = "{nightly}:redlock:done";
     fleet.servers.iter().for_each(|server| {

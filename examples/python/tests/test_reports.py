@@ -177,6 +177,7 @@ inside.wait()
             lock.mark_done(3600, took=5)
         last = locks.last_run("nightly")
         self.assertEqual((last.took, last.label), (5, "web-3:4711"))
+        self.assertTrue(3000 < last.again_in <= 3595, last.again_in)
         self.assertLess(abs(time.time() - last.ended), 30)
         with self.assertRaises(Config):
             lock.mark_done(3600, took=5)

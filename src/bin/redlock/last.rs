@@ -1,5 +1,7 @@
 //! `redlock last`: when `redlock run --once-per` last succeeded, where, and how long it took.
 
+use std::time::UNIX_EPOCH;
+
 use redlock_sync::command::{escaped, human, printable};
 use redlock_sync::{LastRun, Redlock};
 use serde_json::{Value, json};
@@ -45,13 +47,14 @@ pub(crate) fn shown(last: &LastRun) -> String {
 }
 
 fn to_json(name: &[u8], last: Option<&LastRun>) -> Value {
-    let ago = last.map(|last| last.ended().elapsed().unwrap_or_default());
+    // Since 1970, as C has it.
+    let ended = last.map(|last| last.ended().duration_since(UNIX_EPOCH).unwrap_or_default());
     json!({
         "name": escaped(name),
         "done": last.is_some(),
-        "ago_ms": milliseconds(ago),
-        "label": last.and_then(LastRun::label),
+        "ended_ms": milliseconds(ended),
         "took_ms": milliseconds(last.map(LastRun::took)),
+        "label": last.and_then(LastRun::label),
         "again_in_ms": milliseconds(last.map(LastRun::again_in)),
     })
 }

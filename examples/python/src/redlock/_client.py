@@ -15,6 +15,8 @@ from ._lock import Lock
 from ._report import Event, observer
 from .errors import Busy, Config, Unavailable
 
+# For a text or a document, at first.
+_ROOM = 65536
 _STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
 
 
@@ -48,6 +50,8 @@ class LastRun:
     took: float
     label: str
     """The label of the process that has done it; empty if it has none."""
+    again_in: float
+    """In how many seconds the period is over, and the work may be done again."""
 
 
 class Redlock:
@@ -167,9 +171,9 @@ class Redlock:
 
     def check(self, probe: str | bytes) -> Report:
         """Whether the nodes are fit for locks, and what is wrong. `probe`: a lock that is tried."""
-        text, fit = create_string_buffer(65536), c_int()
-        self._library.redlock_check(self._handle, *name_bytes(probe), text, len(text), byref(fit))
-        return Report(bool(fit.value), _in_python(text.value.decode(errors="replace")))
+        fit = c_int()
+        text = self._text(self._library.redlock_check, probe, byref(fit))
+        return Report(bool(fit.value), _in_python(text))
 
     def check_json(self, probe: str | bytes) -> Any:
         """The report of `redlock doctor --json`, as a dict."""
@@ -177,11 +181,10 @@ class Redlock:
 
     def inspect(self, name: str | bytes) -> Inspection:
         """Who has a lock, for people."""
-        holder, left, state = create_string_buffer(65536), c_uint64(), c_int()
-        self._library.redlock_inspect(
-            self._handle, *name_bytes(name), holder, len(holder), byref(left), byref(state))
+        left, state = c_uint64(), c_int()
+        holder = self._text(self._library.redlock_inspect, name, byref(left), byref(state))
         seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
-        return Inspection(_STATES.get(state.value, "unknown"), holder.value.decode(errors="replace"), seconds)
+        return Inspection(_STATES.get(state.value, "unknown"), holder, seconds)
 
     def inspect_json(self, name: str | bytes) -> Any:
         """The document of `redlock inspect --json`, as a dict: all holders, node by node, and the processes that wait."""
@@ -198,11 +201,10 @@ class Redlock:
     def last_run(self, name: str | bytes) -> LastRun | None:
         """The run that `Lock.mark_done` or `redlock run --once-per` has marked as done, if its period is not over. For work that
         is done once in a period, ask while the lock is held, before the work."""
-        label, ended, took = create_string_buffer(1024), c_uint64(), c_uint64()
-        self._library.redlock_inspect_last_run(self._handle, *name_bytes(name), label, len(label), byref(ended), byref(took))
-        if ended.value == 0:
-            return None
-        return LastRun(ended.value / 1000, took.value / 1000, label.value.decode(errors="replace"))
+        label, times = create_string_buffer(1024), (c_uint64(), c_uint64(), c_uint64())
+        self._library.redlock_inspect_last_run(self._handle, *name_bytes(name), label, len(label), *map(byref, times))
+        ended, took, again_in = [time.value / 1000 for time in times]
+        return LastRun(ended, took, label.value.decode(errors="replace"), again_in) if ended else None
 
     def break_lock(self, name: str | bytes, holder: str) -> bool:
         """Releases the lock of a holder that will not come back: the text from `inspect`; of several readers or permits one line
@@ -212,8 +214,17 @@ class Redlock:
         self._library.redlock_break_lock(self._handle, *name_bytes(name), text_bytes("the holder", holder), byref(broken))
         return bool(broken.value)
 
+    def _text(self, ask: Callable[..., None], name: str | bytes, *outputs: Any) -> str:
+        """The whole text, for which the nodes are asked again where there was too little room."""
+        text, needed = create_string_buffer(_ROOM), c_size_t()
+        while True:
+            ask(self._handle, *name_bytes(name), text, len(text), byref(needed), *outputs)
+            if needed.value <= len(text):
+                return text.value.decode(errors="replace")
+            text = create_string_buffer(2 * needed.value)
+
     def _document(self, ask: Callable[..., None], name: str | bytes) -> Any:
-        text, needed = create_string_buffer(65536), c_size_t()
+        text, needed = create_string_buffer(_ROOM), c_size_t()
         while True:
             try:
                 ask(self._handle, *name_bytes(name), text, len(text), byref(needed))
