@@ -298,7 +298,9 @@ pub mod fuzz;
 pub mod schedules;
 
 pub use errors::error::{Error, NodeErrors};
-pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow};
+pub use errors::lock_error::{
+    Busy, Cancelled, ExtensionLimit, Lost, LostReason, OtherKind, TooSlow,
+};
 pub use lock::kept_lock::KeptLock;
 pub use lock::lock::Lock;
 pub use lock::lockable::Lockable;

@@ -166,14 +166,17 @@ const char *redlock_version_string(void);
 /* redlock_acquire_while() was stopped by its callback. */
 #define REDLOCK_CANCELLED 6
 /* A value that was passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
-   server given under two addresses, ... redlock_last_error() names the value and the limit. Only a name that is in use as
-   another kind of lock (the text says so) can be taken when that one has ended: one name is for one kind. */
+   server given under two addresses, ... redlock_last_error() names the value and the limit. */
 #define REDLOCK_CONFIG 7
 /* The operating system supplied no random bytes for a token. */
 #define REDLOCK_RANDOM 8
 /* A bug in this library, caught at its border. Report it with redlock_last_error(). Nothing is
    known about the lock; its handle can be used and must be ended all the same. */
 #define REDLOCK_PANIC 9
+/* A majority of the nodes has another kind of lock under the name, or data that is no lock; redlock_last_error() says
+   which. Give the lock another name: one name is for one kind. Or try again when that lock has ended. Only the kinds
+   that are not plain fail so, at once; a plain lock on such a name waits, and is BUSY. */
+#define REDLOCK_OTHER_KIND 10
 
 /* The name of a status code, such as "BUSY", to stand before the sentence of redlock_last_error(). Static; never NULL,
    for any number. */
@@ -446,8 +449,8 @@ int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t r
                               uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
 /* The following take other locks than those on one name. `*out` is extended, kept alive, checked, leaked and released as any
-   lock, and handed over by redlock_resume_permit() and the like. wait_ms as above; they fail as redlock_acquire_within(), and with CONFIG
-   at once if a majority of the nodes has another kind of lock under the name, or other data: one name is one kind.
+   lock, and handed over by redlock_resume_permit() and the like. wait_ms as above; they fail as redlock_acquire_within(), and with
+   OTHER_KIND at once if a majority of the nodes has another kind of lock under the name, or other data: one name is one kind.
    The guide says what each is for, under "semaphores", "read_write_locks" and "several_names". */
 
 /* One lock on all of the n names, or on none of them: resources[i] has resource_lens[i] bytes. Their order does not

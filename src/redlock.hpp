@@ -122,6 +122,7 @@ using too_slow = error_of<REDLOCK_TOO_SLOW>;
 using extension_limit = error_of<REDLOCK_EXTENSION_LIMIT>;
 using cancelled = error_of<REDLOCK_CANCELLED>;
 using config = error_of<REDLOCK_CONFIG>;
+using other_kind = error_of<REDLOCK_OTHER_KIND>;
 
 namespace detail {
 
@@ -172,6 +173,8 @@ inline void check(int status)
         throw cancelled(what);
     case REDLOCK_CONFIG:
         throw config(what);
+    case REDLOCK_OTHER_KIND:
+        throw other_kind(what);
     default:
         throw error(status, what);
     }

@@ -163,8 +163,8 @@ static void version_and_codes(void)
         REDLOCK_OK,        REDLOCK_BUSY,        REDLOCK_LOST,
         REDLOCK_TOO_SLOW,  REDLOCK_UNAVAILABLE, REDLOCK_EXTENSION_LIMIT,
         REDLOCK_CANCELLED, REDLOCK_CONFIG,      REDLOCK_RANDOM,
-        REDLOCK_PANIC};
-    static const int strange[] = {-1, 10, 1000, 2147483647, -2147483647 - 1};
+        REDLOCK_PANIC,     REDLOCK_OTHER_KIND};
+    static const int strange[] = {-1, 11, 1000, 2147483647, -2147483647 - 1};
     const char *unknown = redlock_status_string(-1);
     char version[40];
     size_t i, k;
@@ -1808,7 +1808,7 @@ static void other_kinds(redlock_t *redlock)
     CHECK(broken == 0 && last_error_has("names 2 holders: give one line of it"));
     OK(redlock_lock_extend(first, TTL));
     OK(redlock_lock_extend(second, TTL));
-    IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, "rw", 2, 2, TTL, TWENTY_SECONDS, &other));
+    IS(REDLOCK_OTHER_KIND, redlock_acquire_permit(redlock, "rw", 2, 2, TTL, TWENTY_SECONDS, &other));
     CHECK(last_error_has("is in use as a read-write lock"));
     OK(redlock_lock_release(first));
     OK(redlock_lock_release(second));

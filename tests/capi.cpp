@@ -140,6 +140,7 @@ static void other_kinds(redlock::client &client)
     THROWS(redlock::busy, client.acquire_permit("permits", 1, 60s, 0s));
     redlock::lock reader = client.acquire_read("rw", 60s, 20s);
     THROWS(redlock::busy, client.acquire_write("rw", 60s, 0s));
+    THROWS(redlock::other_kind, client.acquire_permit("rw", 2, 60s, 20s));
     reader.release();
     client.acquire_write("rw", 60s, 20s).release();
     redlock::lock both = client.acquire_several({"one", "two"}, 60s, 20s);

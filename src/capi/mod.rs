@@ -55,6 +55,7 @@ constants! {
     REDLOCK_CONFIG = 7;
     REDLOCK_RANDOM = 8;
     REDLOCK_PANIC = 9;
+    REDLOCK_OTHER_KIND = 10;
 
     REDLOCK_OPTION_WAIT_MS = 1;
     REDLOCK_OPTION_RETRY_DELAY_MIN_MS = 2;
@@ -145,6 +146,7 @@ impl Failure {
 fn code(error: &Error) -> c_int {
     match error {
         Error::Busy(_) => REDLOCK_BUSY,
+        Error::OtherKind(_) => REDLOCK_OTHER_KIND,
         Error::Lost(_) => REDLOCK_LOST,
         Error::TooSlow(_) => REDLOCK_TOO_SLOW,
         Error::Unavailable(_) => REDLOCK_UNAVAILABLE,
@@ -354,6 +356,7 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
         REDLOCK_CONFIG => c"CONFIG",
         REDLOCK_RANDOM => c"RANDOM",
         REDLOCK_PANIC => c"PANIC",
+        REDLOCK_OTHER_KIND => c"OTHER_KIND",
         _ => c"unknown",
     };
     text.as_ptr()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::lock_error::{
-    Busy, Cancelled, ExtensionLimit, Lost, LostReason, TooSlow, done_suffix,
+    Busy, Cancelled, ExtensionLimit, Lost, LostReason, OtherKind, TooSlow, done_suffix,
 };
 use crate::values::arithmetic::{Ballot, Tally};
 use crate::values::clock;
@@ -19,8 +19,9 @@ use crate::values::token::RandomError;
 ///
 /// | error | what to do |
 /// | --- | --- |
-/// | [`Config`](Error::Config) | fix the code or the configuration; trying again gives the same, but where the name is another kind of lock for now |
+/// | [`Config`](Error::Config) | fix the code or the configuration; trying again gives the same |
 /// | [`Busy`](Error::Busy) | another holder has the lock: come back later, or leave the work to it |
+/// | [`OtherKind`](Error::OtherKind) | give the lock another name, as one name is for one kind of lock; or try again when what the text names has ended |
 /// | [`Lost`](Error::Lost) | stop what the lock protects, now |
 /// | [`TooSlow`](Error::TooSlow) | from `ensure`: stop, as with `Lost`; else use a longer ttl, or faster nodes |
 /// | [`Unavailable`](Error::Unavailable) | look at the nodes, or wait for [`retry_after`](NodeErrors::retry_after); it is not known whether the lock is held |
@@ -36,6 +37,10 @@ pub enum Error {
     /// rarely](crate::guide::faq#what-does-none-mean), no majority could be won for another reason.) The value inside
     /// has the name, and, if the nodes reported them, the holder's label and how long it still has the lock.
     Busy(Busy),
+    /// A majority of the nodes has another kind of lock under the name, or data that is no lock; the text says which. The calls
+    /// on a [`Lockable`](crate::Lockable) return this at once, without waiting: two programs that use one name for two kinds
+    /// are a mistake, even though the other lock will end. A plain lock on such a name waits, and is [`Busy`](Error::Busy).
+    OtherKind(OtherKind),
     /// This lock is no longer held: its validity is over, or a majority of the nodes replied so.
     Lost(Lost),
     /// Not enough validity. From an acquisition: the validity was over before enough nodes had answered, or when the
@@ -148,6 +153,7 @@ impl Error {
     pub fn resource(&self) -> Option<&[u8]> {
         match self {
             Error::Busy(busy) => Some(busy.resource()),
+            Error::OtherKind(other) => Some(other.resource()),
             Error::Lost(lost) => Some(lost.resource()),
             Error::TooSlow(slow) => Some(slow.resource()),
             Error::ExtensionLimit(limit) => Some(limit.resource()),
@@ -162,6 +168,7 @@ impl fmt::Display for Error {
         match self {
             Error::Config(error) => write!(f, "{error}"),
             Error::Busy(busy) => write!(f, "{busy}"),
+            Error::OtherKind(other) => write!(f, "{other}"),
             Error::Lost(lost) => write!(f, "{lost}"),
             Error::TooSlow(slow) => write!(f, "{slow}"),
             Error::Unavailable(nodes) => match nodes.only() {

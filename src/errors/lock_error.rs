@@ -66,6 +66,30 @@ impl fmt::Display for Busy {
     }
 }
 
+/// The name of a lock is in use as another kind of lock, or for data that is no lock.
+#[derive(Clone)]
+pub struct OtherKind {
+    pub(crate) resource: Arc<[u8]>,
+    /// A phrase that describes the use of the name.
+    pub(crate) found: &'static str,
+    /// One of the nodes that report it.
+    pub(crate) node: Box<str>,
+}
+
+impl OtherKind {
+    /// The name of the lock that was to be acquired; the first in the order of their bytes if there are several.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+}
+
+impl fmt::Display for OtherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, found, node) = (Shown(&self.resource), self.found, &self.node);
+        write!(f, "{name} {found} ({node}): one name is one kind of lock")
+    }
+}
+
 /// The lock is no longer held.
 #[derive(Clone)]
 pub struct Lost {
@@ -250,7 +274,7 @@ macro_rules! debug_as_display {
     )*};
 }
 
-debug_as_display!(Busy, Lost, TooSlow, ExtensionLimit, Cancelled);
+debug_as_display!(Busy, OtherKind, Lost, TooSlow, ExtensionLimit, Cancelled);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
+use crate::errors::lock_error::OtherKind;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::lock::lock::Lock;
@@ -192,12 +193,11 @@ impl<'a> Acquirer<'a> {
             Ended::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
             Ended::Cancelled => Error::cancelled(self.resource),
             Ended::Error(error) => error,
-            Ended::InOtherUse(node, other) => Error::config(format!(
-                "{} {} ({}): one name is one kind of lock",
-                Shown(self.acquire.resource()),
-                other.text(),
-                self.route.driver.nodes().name(node),
-            )),
+            Ended::InOtherUse(node, other) => Error::OtherKind(OtherKind {
+                resource: self.resource.clone(),
+                found: other.text(),
+                node: self.route.driver.nodes().name(node).into(),
+            }),
         }
     }
 

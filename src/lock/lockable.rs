@@ -186,7 +186,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// Two things differ:
 ///
 /// - A name is one kind of lock at a time. If a majority of the nodes has another kind there, or other data,
-///   the call fails at once with [`Error::Config`], and does not wait. Once that lock has ended the same call succeeds, so a
+///   the call fails at once with [`Error::OtherKind`], and does not wait. Once that lock has ended the same call succeeds, so a
 ///   name that changes its kind needs a new name, or a time without holders.
 /// - There is no strict order: who waits is [notified](crate::guide::waiting) of a release as for a plain lock, but
 ///   [`Options::fair`](crate::Options::fair) changes nothing.
@@ -209,7 +209,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// The errors of [`Redlock::try_acquire`]; and [`Error::Config`] if the name is another kind of lock.
+    /// The errors of [`Redlock::try_acquire`]; and [`Error::OtherKind`] if the name is another kind of lock.
     pub fn try_acquire(&self, ttl: Duration) -> Result<Option<Lock>, Error> {
         self.redlock
             .try_kind(&self.resource, self.kind(false)?, ttl)
@@ -219,7 +219,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// The errors of [`Redlock::acquire`]; and [`Error::Config`] if the name is another kind of lock.
+    /// The errors of [`Redlock::acquire`]; and [`Error::OtherKind`] if the name is another kind of lock.
     pub fn acquire(&self, ttl: Duration) -> Result<Lock, Error> {
         self.acquire_within(ttl, self.redlock.options().wait)
     }
@@ -249,7 +249,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// The errors of [`Redlock::acquire_while`]; and [`Error::Config`] if the name is another kind of lock.
+    /// The errors of [`Redlock::acquire_while`]; and [`Error::OtherKind`] if the name is another kind of lock.
     pub fn acquire_while(
         &self,
         ttl: Duration,
@@ -262,7 +262,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// The errors of [`Redlock::with_lock`]; and [`Error::Config`] if the name is another kind of lock.
+    /// The errors of [`Redlock::with_lock`]; and [`Error::OtherKind`] if the name is another kind of lock.
     pub fn with_lock<T, E: From<Error>>(
         &self,
         ttl: Duration,
@@ -277,7 +277,7 @@ impl Lockable {
     ///
     /// # Errors
     ///
-    /// The errors of [`Redlock::with_kept_lock`]; and [`Error::Config`] if the name is another kind of lock.
+    /// The errors of [`Redlock::with_kept_lock`]; and [`Error::OtherKind`] if the name is another kind of lock.
     pub fn with_kept_lock<T, E: From<Error>>(
         &self,
         ttl: Duration,

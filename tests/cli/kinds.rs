@@ -186,12 +186,13 @@ fn several_names_are_locked_together_or_not_at_all() {
 }
 
 #[test]
-fn a_name_of_another_kind_is_a_usage_error_at_once_that_names_the_kind() {
+fn a_name_of_another_kind_has_its_exit_code_at_once_and_the_error_names_the_kind() {
     let fleet = Fleet::new(3);
     let refused = |flags: &[&str], name: &str, kind: &str| {
-        let arguments = [&["run"], flags, &[name, "true"]].concat();
+        // A code for a lock that is taken is not used.
+        let arguments = [&["run", "-E", "0"], flags, &[name, "true"]].concat();
         let (status, out, err) = fleet.output(&arguments);
-        assert_eq!((status.code(), &*out), (Some(64), ""), "{err}");
+        assert_eq!((status.code(), &*out), (Some(78), ""), "{err}");
         assert!(err.contains(kind) && err.contains(name), "{err}");
     };
     let permit = stays(&fleet, &["--slots", "2"], "pool");

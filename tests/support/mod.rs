@@ -630,6 +630,15 @@ pub fn config<T>(result: Result<T, Error>) -> String {
     }
 }
 
+/// The text of the error that the name is in use as another kind of lock.
+pub fn other_kind<T>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::OtherKind(error)) => error.to_string(),
+        Err(error) => panic!("expected OtherKind, got {error}"),
+        Ok(_) => panic!("expected OtherKind, got Ok"),
+    }
+}
+
 /// Waits for a condition that must come true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     eventually_within(Duration::from_secs(60), what, &mut condition);

@@ -10,12 +10,13 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const NO_PROCESS: u8 = 71;
 pub(crate) const BUSY: u8 = 75;
 pub(crate) const LOST: u8 = 76;
+pub(crate) const OTHER_KIND: u8 = 78;
 pub(crate) const TIMED_OUT: u8 = 124;
 pub(crate) const CANNOT_RUN: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// The exit codes, with the texts of the manual page.
-pub(crate) const CODES: [(&str, &str); 11] = [
+pub(crate) const CODES: [(&str, &str); 12] = [
     ("COMMAND's", "It ran to its end under the lock."),
     (
         "by a signal",
@@ -39,8 +40,12 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ),
     (
         "64",
-        "Something in the command line, the environment or a file that they name cannot work; or NAME is in use as another \
-         kind of lock (--slots, --shared and the like).",
+        "Something in the command line, the environment or a file that they name cannot work.",
+    ),
+    (
+        "78",
+        "NAME is in use as another kind of lock (--slots, --shared and the like), or for other data: at once, without \
+         waiting, and whatever -E is. Give one name the same flag everywhere.",
     ),
     (
         "71",
@@ -77,6 +82,7 @@ pub(crate) fn no_token(error: &Error) -> End {
 fn code_of(error: &Error) -> u8 {
     match error {
         Error::Config(_) => USAGE,
+        Error::OtherKind(_) => OTHER_KIND,
         Error::Random(_) => NO_PROCESS,
         _ => UNAVAILABLE,
     }

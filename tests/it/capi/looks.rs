@@ -121,7 +121,7 @@ extern "C" fn observed(event: *const Event, user: *mut c_void) {
     assert!((1..=8).contains(&event.kind) && user.is_null() && event.node < 64);
     assert_eq!(event.resource.is_null(), event.kind >= 7);
     assert!(event.resource_len <= 3 && (0..=1).contains(&event.renewal));
-    assert!((0..=9).contains(&event.why), "{}", event.why);
+    assert!((0..=10).contains(&event.why), "{}", event.why);
     EVENTS.fetch_add(1, Relaxed);
 }
 

@@ -214,6 +214,10 @@ fn every_error_can_be_distinguished_from_the_others() {
     let name = |error: &Error| match error {
         Error::Config(_) => "config",
         Error::Busy(_) => "busy",
+        Error::OtherKind(other) => {
+            let _: &[u8] = other.resource();
+            "other kind"
+        }
         Error::Lost(_) => "lost",
         Error::TooSlow(_) => "too slow",
         Error::Unavailable(nodes) => {

@@ -351,7 +351,7 @@ fn other_data_under_a_name_is_an_error_of_every_kind_of_lock_and_is_never_change
         on_all(&servers, make);
         let before = dump();
         for lockable in kinds(&redlock) {
-            let text = config(lockable.acquire(TTL));
+            let text = other_kind(lockable.acquire(TTL));
             assert!(
                 text.contains("holds data that is no lock"),
                 "{lockable:?} beside {make:?}: {text}"
@@ -368,7 +368,7 @@ fn other_data_under_a_name_is_an_error_of_every_kind_of_lock_and_is_never_change
     for text in ["x", ""] {
         on_all(&servers, &["SET", "b", text]);
         let [several, semaphore, reads, writes] = kinds(&redlock);
-        let text = config(semaphore.acquire(TTL));
+        let text = other_kind(semaphore.acquire(TTL));
         assert!(text.contains("is in use as a lock"), "{text}");
         for lockable in [several, reads, writes] {
             let busy = lockable.acquire_within(TTL, NODE_TIMEOUT);

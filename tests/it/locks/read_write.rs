@@ -201,19 +201,19 @@ fn one_name_is_one_kind_of_lock() {
     let pool = redlock.semaphore(NAME, 2).unwrap();
     let permit = take_one(&pool);
     for lockable in both(&redlock) {
-        let text = config(lockable.acquire(TTL));
+        let text = other_kind(lockable.acquire(TTL));
         assert!(text.contains("is in use as a semaphore (node "), "{text}");
     }
     permit.release().unwrap();
     let reader = take_one(&both(&redlock)[0]);
-    let text = config(pool.acquire(TTL));
+    let text = other_kind(pool.acquire(TTL));
     assert!(text.contains("is in use as a read-write lock"), "{text}");
     reader.release().unwrap();
     for server in &servers {
         server.command(&["RPUSH", NAME, "x"]);
     }
     for lockable in both(&redlock) {
-        let text = config(lockable.try_acquire(TTL));
+        let text = other_kind(lockable.try_acquire(TTL));
         assert!(text.contains("holds data that is no lock"), "{text}");
     }
     assert!(servers.iter().all(|server| server.exists(NAME)));

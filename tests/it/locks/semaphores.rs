@@ -136,9 +136,9 @@ fn one_name_is_one_kind_of_lock_and_other_data_is_never_touched() {
     held.release().unwrap();
     let lock = redlock.acquire(NAME, TTL).unwrap();
     for text in [
-        config(pool.try_acquire(TTL)),
-        config(pool.acquire(TTL)),
-        config(pool.acquire_while(TTL, || true)),
+        other_kind(pool.try_acquire(TTL)),
+        other_kind(pool.acquire(TTL)),
+        other_kind(pool.acquire_while(TTL, || true)),
     ] {
         assert!(
             text.starts_with("\"pool\" is in use as a lock (node "),
@@ -159,7 +159,7 @@ fn one_name_is_one_kind_of_lock_and_other_data_is_never_touched() {
             server.command(&["DEL", NAME]);
             server.command(make);
         }
-        let text = config(pool.try_acquire(TTL));
+        let text = other_kind(pool.try_acquire(TTL));
         assert!(text.contains("holds data that is no lock"), "{text}");
         let lost = pool.resume(Token::from_bytes([7; 20]), TTL).unwrap();
         assert!(matches!(lost.release(), Err(Error::Lost(_))));

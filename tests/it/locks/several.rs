@@ -150,13 +150,13 @@ fn a_name_of_another_kind_is_an_error() {
     let redlock = unhurried_connected(&servers);
     let ab = redlock.several(["a", "b"]).unwrap();
     let permit = take_one(&redlock.semaphore("b", 2).unwrap());
-    let text = config(ab.acquire(TTL));
+    let text = other_kind(ab.acquire(TTL));
     assert!(text.contains("in use as a semaphore"), "{text}");
     permit.release().unwrap();
     for server in &servers {
         server.command(&["RPUSH", "b", "x"]);
     }
-    let text = config(ab.acquire(TTL));
+    let text = other_kind(ab.acquire(TTL));
     assert!(text.contains("holds data that is no lock"), "{text}");
     assert!(
         servers

@@ -76,6 +76,7 @@ fn kind(error: &Error) -> &'static str {
     match error {
         Error::Config(_) => "Config",
         Error::Busy(_) => "Busy",
+        Error::OtherKind(_) => "OtherKind",
         Error::Lost(_) => "Lost",
         Error::TooSlow(_) => "TooSlow",
         Error::Unavailable(_) => "Unavailable",

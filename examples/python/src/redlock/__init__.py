@@ -15,7 +15,7 @@ other thread of Python, and handlers of signals run meanwhile: Ctrl-C ends it.
 from ._client import Inspection, LastRun, Redlock, Report
 from ._lock import Lock
 from ._report import Event, log_to
-from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavailable
+from .errors import Busy, Config, Error, ExtensionLimit, Lost, OtherKind, TooSlow, Unavailable
 
-__all__ = ["Busy", "Config", "Error", "Event", "ExtensionLimit", "Inspection", "LastRun", "Lock", "Lost", "Redlock", "Report",
+__all__ = ["Busy", "Config", "Error", "Event", "ExtensionLimit", "Inspection", "LastRun", "Lock", "Lost", "OtherKind", "Redlock", "Report",
            "TooSlow", "Unavailable", "log_to"]

@@ -10,7 +10,7 @@ import threading
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, Tuple
 
-from .errors import Busy, Config, Error, ExtensionLimit, Lost, TooSlow, Unavailable
+from .errors import Busy, Config, Error, ExtensionLimit, Lost, OtherKind, TooSlow, Unavailable
 
 NAME = "libredlock_sync.so"
 FOREVER = 2**64 - 1
@@ -18,7 +18,8 @@ TOKEN_SIZE = 20
 # Why a lock was lost, how one ended, and why there is none.
 REASONS = {1: "taken", 2: "expired", 3: "hold limit", 4: "deleted", 5: "not held", 6: "other process", 7: "released"}
 ENDINGS = {1: "released", 2: "not confirmed", 3: "dropped", 4: "leaked", 5: "was lost"}
-FAILURES = {1: "busy", 2: "lost", 3: "too slow", 4: "unavailable", 5: "extension limit", 6: "cancelled", 7: "config"}
+FAILURES = {1: "busy", 2: "lost", 3: "too slow", 4: "unavailable", 5: "extension limit", 6: "cancelled", 7: "config",
+            10: "other kind"}
 
 
 class Cancelled(Error):
@@ -26,7 +27,7 @@ class Cancelled(Error):
 
 
 ERRORS: dict[int, type[Error]] = {
-    1: Busy, 2: Lost, 3: TooSlow, 4: Unavailable, 5: ExtensionLimit, 6: Cancelled, 7: Config}
+    1: Busy, 2: Lost, 3: TooSlow, 4: Unavailable, 5: ExtensionLimit, 6: Cancelled, 7: Config, 10: OtherKind}
 
 
 class Event(ctypes.Structure):

@@ -49,4 +49,9 @@ class ExtensionLimit(Error):
 
 
 class Config(Error, ValueError):
-    """A value that cannot work; or the name is another kind of lock for now."""
+    """A value that cannot work, now or later."""
+
+
+class OtherKind(Error):
+    """The name is in use as another kind of lock, or for other data: the text tells which. One name is for one kind, so this is
+    raised at once, without waiting; the same call succeeds when that lock has ended."""
