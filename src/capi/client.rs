@@ -20,37 +20,34 @@ pub(super) struct Client {
 #[derive(Clone)]
 pub(super) struct Settings {
     redlock: Redlock,
-    options: Options,
-    /// Kept here because the options do not return it, and C sets them one after the other.
-    retry_delay: (u64, u64),
     /// How observers end that may still be called.
     pub(super) ends: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Settings {
     fn new(redlock: Redlock) -> Settings {
-        let retry_delay = (50, 250);
         Settings {
             redlock,
-            options: Options::new().retry_delay(ms(retry_delay.0), ms(retry_delay.1)),
-            retry_delay,
             ends: Vec::new(),
         }
     }
 
-    fn set(mut self, option: c_int, value: u64) -> Result<Settings, Failure> {
-        let options = self.options.clone();
-        let (min, max) = self.retry_delay;
+    fn options(&self) -> Options {
+        self.redlock.options().clone()
+    }
+
+    fn set(self, option: c_int, value: u64) -> Result<Settings, Failure> {
+        let options = self.options();
+        let (min, max) = options.get_retry_delay();
         let options = match option {
             REDLOCK_OPTION_WAIT_MS => options.wait(ms(value)),
             REDLOCK_OPTION_RETRY_DELAY_MIN_MS | REDLOCK_OPTION_RETRY_DELAY_MAX_MS => {
-                let (min, max) = if option == REDLOCK_OPTION_RETRY_DELAY_MIN_MS {
-                    (value, max.max(value))
-                } else {
-                    (min.min(value), value)
-                };
-                self.retry_delay = (min, max);
-                options.retry_delay(ms(min), ms(max))
+                let value = ms(value);
+                // C sets them one after the other.
+                match option {
+                    REDLOCK_OPTION_RETRY_DELAY_MIN_MS => options.retry_delay(value, max.max(value)),
+                    _ => options.retry_delay(min.min(value), value),
+                }
             }
             REDLOCK_OPTION_NODE_TIMEOUT_MS => options.node_timeout(ms(value)),
             REDLOCK_OPTION_CONNECT_TIMEOUT_MS => options.connect_timeout(ms(value)),
@@ -77,12 +74,12 @@ impl Settings {
     }
 
     fn labelled(self, label: &str) -> Result<Settings, Failure> {
-        let options = self.options.clone().label(label);
+        let options = self.options().label(label);
         self.with(options)
     }
 
     fn prefixed(self, prefix: &str) -> Result<Settings, Failure> {
-        let options = self.options.clone().prefix(prefix);
+        let options = self.options().prefix(prefix);
         self.with(options)
     }
 
@@ -97,8 +94,7 @@ impl Settings {
     }
 
     fn with(mut self, options: Options) -> Result<Settings, Failure> {
-        self.redlock = self.redlock.with_options(options.clone())?;
-        self.options = options;
+        self.redlock = self.redlock.with_options(options)?;
         Ok(self)
     }
 }
@@ -184,7 +180,7 @@ extern "C" fn redlock_set_tls(
             tls = tls.server_name(name.to_str().map_err(not_text)?);
         }
         change(client, |settings| {
-            let options = settings.options.clone().tls(tls);
+            let options = settings.options().tls(tls);
             settings.with(options)
         })
     })
@@ -273,7 +269,7 @@ mod tests {
     #[test]
     fn the_default_options_are_those_of_rust() {
         let settings = Settings::new(Redlock::new(["redis://a"]).unwrap());
-        assert_eq!(settings.options, Options::default());
+        assert_eq!(settings.options(), Options::default());
     }
 
     #[test]
@@ -289,7 +285,7 @@ mod tests {
                         settings = settings.set(option, value).ok().unwrap();
                     }
                     let expected = Options::default().retry_delay(ms(min), ms(max));
-                    assert_eq!(settings.options, expected);
+                    assert_eq!(settings.options(), expected);
                 }
             }
         }

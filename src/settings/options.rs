@@ -309,6 +309,54 @@ impl Options {
         self
     }
 
+    // The builder has the names without `get_`, as that of `std::process::Command` has.
+
+    /// The time that [`wait`](Options::wait) sets.
+    pub fn get_wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// The bounds that [`retry_delay`](Options::retry_delay) sets.
+    pub fn get_retry_delay(&self) -> (Duration, Duration) {
+        self.retry_delay
+    }
+
+    /// The time that [`node_timeout`](Options::node_timeout) sets.
+    pub fn get_node_timeout(&self) -> Duration {
+        self.node_timeout
+    }
+
+    /// The time that [`connect_timeout`](Options::connect_timeout) sets.
+    pub fn get_connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// The number that [`max_extensions`](Options::max_extensions) sets.
+    pub fn get_max_extensions(&self) -> u32 {
+        self.max_extensions
+    }
+
+    /// The time that [`restart_guard`](Options::restart_guard) sets; zero: no guard for any node. `None`: it is not set, and
+    /// the default depends on the node.
+    pub fn get_restart_guard(&self) -> Option<Duration> {
+        self.restart_guard
+    }
+
+    /// The value that [`fair`](Options::fair) sets.
+    pub fn get_fair(&self) -> bool {
+        self.fair
+    }
+
+    /// The text that [`label`](Options::label) sets. `None`: no label.
+    pub fn get_label(&self) -> Option<&str> {
+        self.label.as_ref().map(Label::as_str)
+    }
+
+    /// The text that [`prefix`](Options::prefix) sets, which may be empty.
+    pub fn get_prefix(&self) -> &str {
+        self.prefix.as_str()
+    }
+
     /// The longest ttl given to the restart guard, if any.
     pub(crate) fn max_ttl(&self) -> Option<Duration> {
         self.restart_guard.filter(|max_ttl| !max_ttl.is_zero())
@@ -361,6 +409,38 @@ mod tests {
     #[test]
     fn defaults_are_valid() {
         Options::new().validate().unwrap();
+    }
+
+    #[test]
+    fn what_is_set_can_be_read() {
+        let ms = Duration::from_millis;
+        let options = Options::new()
+            .wait(ms(1))
+            .retry_delay(ms(2), ms(3))
+            .node_timeout(ms(4))
+            .connect_timeout(ms(5))
+            .max_extensions(6)
+            .restart_guard(ms(7))
+            .fair(true)
+            .label("web-3")
+            .prefix("team:");
+        assert_eq!(
+            (options.get_wait(), options.get_retry_delay()),
+            (ms(1), (ms(2), ms(3)))
+        );
+        let timeouts = (options.get_node_timeout(), options.get_connect_timeout());
+        assert_eq!(timeouts, (ms(4), ms(5)));
+        let guard = (options.get_max_extensions(), options.get_restart_guard());
+        assert_eq!(guard, (6, Some(ms(7))));
+        let texts = (options.get_label(), options.get_prefix());
+        assert_eq!(
+            (options.get_fair(), texts),
+            (true, (Some("web-3"), "team:"))
+        );
+        let default = Options::new();
+        assert_eq!((default.get_label(), default.get_prefix()), (None, ""));
+        assert_eq!(default.get_restart_guard(), None);
+        assert_eq!(default.label("").get_label(), None);
     }
 
     #[test]

@@ -179,6 +179,16 @@ fn every_function_has_its_signature() {
     let _: fn(Options, Duration) -> Options = Options::node_timeout;
     let _: fn(Options, Duration) -> Options = Options::connect_timeout;
     let _: fn(Options, u32) -> Options = Options::max_extensions;
+    let _: fn(&Redlock) -> &Options = Redlock::options;
+    let _: fn(&Options) -> Duration = Options::get_wait;
+    let _: fn(&Options) -> (Duration, Duration) = Options::get_retry_delay;
+    let _: fn(&Options) -> Duration = Options::get_node_timeout;
+    let _: fn(&Options) -> Duration = Options::get_connect_timeout;
+    let _: fn(&Options) -> u32 = Options::get_max_extensions;
+    let _: fn(&Options) -> Option<Duration> = Options::get_restart_guard;
+    let _: fn(&Options) -> bool = Options::get_fair;
+    let _: fn(&Options) -> Option<&str> = Options::get_label;
+    let _: fn(&Options) -> &str = Options::get_prefix;
     let _: fn(Options, Tls) -> Options = Options::tls;
     let _: fn(Options, fn(&str) -> Result<Credentials, String>) -> Options = Options::credentials;
     let _: fn(&'static str) -> Credentials = Credentials::new;
