@@ -57,8 +57,8 @@
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn import(_: u32) {}
 //! let (ttl, period) = (Duration::from_secs(30), Duration::from_secs(20 * 3600));
-//! let patient = redlock.options().clone().wait(Duration::from_secs(2 * 3600));
-//! redlock.with_options(patient)?.once_per("shop:nightly", ttl, period, |lock| {
+//! let patient = redlock.adjust(|options| options.wait(Duration::from_secs(2 * 3600)))?;
+//! patient.once_per("shop:nightly", ttl, period, |lock| {
 //!     for part in 0..10 {
 //!         lock.ensure(Duration::from_secs(1))?; // before a part that takes up to a second
 //!         import(part);

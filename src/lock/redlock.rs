@@ -135,10 +135,8 @@ impl Redlock {
         redlock.with_options(Options::from_env()?)
     }
 
-    /// Replaces all options, for the same nodes: one that is not set has its default again, also the prefix and the restart
-    /// guard, which programs that share locks must have in common. To change some of them, start from
-    /// [`options`](Redlock::options). The connections are shared with `self`'s clones, unless a timeout, the restart guard,
-    /// the prefix, the credentials or the options of TLS change.
+    /// Changes some of the options, and keeps the others. Connections are shared as after
+    /// [`with_options`](Redlock::with_options).
     ///
     /// # Errors
     ///
@@ -148,10 +146,34 @@ impl Redlock {
     ///
     /// ```
     /// # use std::time::Duration;
+    /// # use redlock_sync::Redlock;
+    /// # fn example() -> Result<(), redlock_sync::Error> {
+    /// // With the prefix and the timeouts of the variables.
+    /// let redlock = Redlock::from_env()?.adjust(|options| options.label("web-3"))?;
+    /// // Another one that waits for longer, over the same connections.
+    /// let patient = redlock.clone().adjust(|options| options.wait(Duration::from_secs(60)))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn adjust(self, change: impl FnOnce(Options) -> Options) -> Result<Redlock, Error> {
+        let options = change(self.options.clone());
+        self.with_options(options)
+    }
+
+    /// Replaces all options, for the same nodes: one that is not set has its default again, also the prefix and the restart
+    /// guard, which programs that share locks must have in common. [`adjust`](Redlock::adjust) changes some of them. The connections are shared with `self`'s clones, unless a timeout, the restart guard,
+    /// the prefix, the credentials or the options of TLS change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a value out of range.
+    ///
+    /// # Example
+    ///
+    /// ```
     /// # use redlock_sync::{Options, Redlock};
-    /// let redlock = Redlock::new("redis://127.0.0.1")?.with_options(Options::new().prefix("team:"))?;
-    /// let patient = redlock.options().clone().wait(Duration::from_secs(60)); // with the prefix
-    /// let redlock = redlock.with_options(patient)?;
+    /// let options = Options::new().prefix("team:"); // all others have their defaults
+    /// let redlock = Redlock::new("redis://127.0.0.1")?.with_options(options)?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn with_options(self, options: Options) -> Result<Redlock, Error> {
@@ -315,8 +337,7 @@ impl Redlock {
         checked(resource.as_ref(), &self.options.prefix)
     }
 
-    /// The options, to change some of them and keep the others: the argument of
-    /// [`with_options`](Redlock::with_options) replaces all.
+    /// The options, to be read. [`adjust`](Redlock::adjust) changes some of them.
     pub fn options(&self) -> &Options {
         &self.options
     }

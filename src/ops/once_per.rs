@@ -49,8 +49,7 @@ impl Redlock {
     /// # use redlock_sync::KeptLock;
     /// # fn import(_: &KeptLock) -> Result<u32, Error> { Ok(1) }
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let patient = redlock.options().clone().wait(Duration::from_secs(2 * 3600));
-    /// let redlock = redlock.with_options(patient)?;
+    /// let redlock = redlock.adjust(|options| options.wait(Duration::from_secs(2 * 3600)))?;
     /// let (ttl, period) = (Duration::from_secs(30), Duration::from_secs(20 * 3600));
     /// match redlock.once_per("shop:nightly", ttl, period, |lock| import(lock)) {
     ///     Ok(Some(records)) => println!("{records} imported"),

@@ -16,13 +16,12 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 ///
 /// ```
 /// use std::time::Duration;
-/// use redlock_sync::{Options, Redlock};
+/// use redlock_sync::Redlock;
 ///
-/// let options = Options::new()
-///     .wait(Duration::from_secs(30))
-///     .node_timeout(Duration::from_millis(20));
+/// let (wait, node_timeout) = (Duration::from_secs(30), Duration::from_millis(20));
 /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-///     .with_options(options)?;
+///     .adjust(|options| options.wait(wait).node_timeout(node_timeout))?;
+/// assert_eq!(redlock.options().get_wait(), wait);
 /// # Ok::<(), redlock_sync::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,10 +154,10 @@ impl Options {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use redlock_sync::{Options, Redlock};
+    /// use redlock_sync::Redlock;
     ///
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-    ///     .with_options(Options::new().restart_guard(Duration::from_secs(30)))?;
+    ///     .adjust(|options| options.restart_guard(Duration::from_secs(30)))?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     #[must_use]
@@ -191,10 +190,10 @@ impl Options {
     /// Defaults to false.
     ///
     /// ```
-    /// use redlock_sync::{Options, Redlock};
+    /// use redlock_sync::Redlock;
     ///
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-    ///     .with_options(Options::new().fair(true))?;
+    ///     .adjust(|options| options.fair(true))?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     #[must_use]
@@ -218,11 +217,11 @@ impl Options {
     /// label.
     ///
     /// ```
-    /// use redlock_sync::{Options, Redlock};
+    /// use redlock_sync::Redlock;
     ///
     /// let label = format!("import:{}", std::process::id());
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-    ///     .with_options(Options::new().label(label))?;
+    ///     .adjust(|options| options.label(label))?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     #[must_use]
@@ -253,10 +252,10 @@ impl Options {
     /// At most 64 bytes of printable text without spaces. Another prefix means new connections. Empty by default.
     ///
     /// ```
-    /// use redlock_sync::{Options, Redlock};
+    /// use redlock_sync::Redlock;
     ///
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-    ///     .with_options(Options::new().prefix("team:"))?;
+    ///     .adjust(|options| options.prefix("team:"))?;
     /// // redlock.acquire("nightly", …) uses the key team:nightly.
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
@@ -288,15 +287,16 @@ impl Options {
     /// that change](crate::guide::operations#passwords-that-change). Defaults to the credentials in the URLs.
     ///
     /// ```
-    /// use redlock_sync::{Credentials, Options, Redlock};
+    /// use redlock_sync::{Credentials, Redlock};
     ///
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// // A file in which another program keeps the current token.
-    /// let options = Options::new().credentials(|_node| {
-    ///     let token = std::fs::read_to_string("/run/secrets/redis-token")?;
-    ///     Ok::<_, std::io::Error>(Credentials::new(token.trim_end()).user("locks"))
-    /// });
-    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
-    ///     .with_options(options)?;
+    /// let redlock = redlock.adjust(|options| {
+    ///     options.credentials(|_node| {
+    ///         let token = std::fs::read_to_string("/run/secrets/redis-token")?;
+    ///         Ok::<_, std::io::Error>(Credentials::new(token.trim_end()).user("locks"))
+    ///     })
+    /// })?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     #[must_use]

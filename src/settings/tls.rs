@@ -9,7 +9,7 @@ type Pem = Arc<[u8]>;
 /// [`Options::tls`](crate::Options::tls).
 ///
 /// ```
-/// use redlock_sync::{Options, Redlock, Tls};
+/// use redlock_sync::{Redlock, Tls};
 ///
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let tls = Tls::new()
@@ -19,7 +19,7 @@ type Pem = Arc<[u8]>;
 ///         std::fs::read("/etc/redis/client.key")?,
 ///     );
 /// let redlock = Redlock::new(["rediss://10.0.0.1", "rediss://10.0.0.2", "rediss://10.0.0.3"])?
-///     .with_options(Options::new().tls(tls))?;
+///     .adjust(|options| options.tls(tls))?;
 /// # Ok(())
 /// # }
 /// ```

@@ -83,6 +83,7 @@ fn every_item_has_its_bounds() {
 #[test]
 fn every_function_has_its_signature() {
     let _: fn(Redlock, Options) -> Result<Redlock, Error> = Redlock::with_options;
+    let _: fn(Redlock, fn(Options) -> Options) -> Result<Redlock, Error> = Redlock::adjust;
     let _: fn(&Redlock) -> Result<Option<NodeErrors>, Error> = Redlock::connect;
     let _: fn(&Redlock, &'static str, Duration) -> Result<Option<Lock>, Error> =
         Redlock::try_acquire;

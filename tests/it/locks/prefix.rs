@@ -195,8 +195,9 @@ fn programs_meet_where_prefix_and_name_are_the_same_key() {
             .unwrap();
         take(&clone, "a").release().unwrap();
         // With one option changed and the others kept, it is the same lock.
-        let options = team.options().clone().wait(Duration::ZERO);
-        let hasty = team.clone().with_options(options).unwrap();
+        let hasty = team.clone().adjust(|options| options.wait(Duration::ZERO));
+        let hasty = hasty.unwrap();
+        assert_eq!(hasty.options().get_prefix(), "team:");
         assert!(hasty.try_acquire("a", TTL).unwrap().is_none());
         lock.release().unwrap();
     }
