@@ -11,7 +11,7 @@ use crate::protocol::commands::kind::MAX_PERMITS as MOST;
 pub use crate::settings::environment::{
     DEFAULT_FILE, Environment, LONGEST_FILE, NODES, NODES_FILE,
 };
-pub use crate::settings::time::{LONGEST_TIME, parse_time};
+pub use crate::settings::time::{LONGEST_TIME, parse_time, parse_timeout};
 use crate::values::label::Label;
 use crate::{Error, Finding, Holder, Inspection, Listing, NodeErrors, Redlock, Report};
 

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::settings::into_node;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::node_list;
 use crate::settings::options::Options;
-use crate::settings::time::parse_time;
+use crate::settings::time::{parse_time, parse_timeout};
 use crate::settings::tls::Tls;
 use crate::values::config_error::ConfigError;
 
@@ -43,14 +44,15 @@ pub struct Environment<'a> {
 }
 
 impl Options {
-    /// The options that the variables of the command `redlock` set: REDLOCK_PREFIX, REDLOCK_LABEL; the times
-    /// REDLOCK_NODE_TIMEOUT, REDLOCK_CONNECT_TIMEOUT and REDLOCK_RESTART_GUARD, in seconds or with a unit (`500ms`, `30s`,
-    /// `5m`); and for nodes at `rediss://` REDLOCK_CACERT, REDLOCK_CERT and REDLOCK_KEY, which name files in PEM, and
-    /// REDLOCK_SNI. Everything else has its default. For [`Redlock::from_env`](crate::Redlock::from_env).
+    /// The options that the variables of the command `redlock` set: REDLOCK_PREFIX, REDLOCK_LABEL;
+    /// REDLOCK_NODE_TIMEOUT and REDLOCK_CONNECT_TIMEOUT, with a unit (`500ms`, `2s`); REDLOCK_RESTART_GUARD, in seconds or
+    /// with a unit (`30s`, `5m`); and for nodes at `rediss://` REDLOCK_CACERT, REDLOCK_CERT and REDLOCK_KEY, which name files
+    /// in PEM, and REDLOCK_SNI. Everything else has its default. For [`Redlock::from_env`](crate::Redlock::from_env).
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, a certificate without its key, a key that every user may read, or a time that is none.
+    /// A file that cannot be read, a certificate without its key, a key that every user may read, a time that is none, or a
+    /// timeout without a unit.
     /// The text names the variable.
     pub fn from_env() -> Result<Options, ConfigError> {
         of_process(|environment| environment.options(Options::new())).map_err(ConfigError::new)
@@ -123,12 +125,16 @@ impl Environment<'_> {
         text.map(Some).map_err(|_| format!("{name} is not UTF-8"))
     }
 
-    fn time(&self, variable: &'static str) -> Result<Option<Duration>, String> {
+    fn time<E: Display>(
+        &self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<Duration, E>,
+    ) -> Result<Option<Duration>, String> {
         let Some((name, value)) = self.value(variable) else {
             return Ok(None);
         };
         let text = value.to_str().unwrap_or("?");
-        let time = parse_time(text).map_err(|error| format!("{name}: {error}"))?;
+        let time = parse(text).map_err(|error| format!("{name}: {error}"))?;
         Ok(Some(time))
     }
 
@@ -229,13 +235,13 @@ impl Environment<'_> {
         if let Some(label) = self.text("REDLOCK_LABEL")? {
             options = options.label(label);
         }
-        if let Some(timeout) = self.time("REDLOCK_NODE_TIMEOUT")? {
+        if let Some(timeout) = self.time("REDLOCK_NODE_TIMEOUT", parse_timeout)? {
             options = options.node_timeout(timeout);
         }
-        if let Some(timeout) = self.time("REDLOCK_CONNECT_TIMEOUT")? {
+        if let Some(timeout) = self.time("REDLOCK_CONNECT_TIMEOUT", parse_timeout)? {
             options = options.connect_timeout(timeout);
         }
-        if let Some(max_ttl) = self.time("REDLOCK_RESTART_GUARD")? {
+        if let Some(max_ttl) = self.time("REDLOCK_RESTART_GUARD", parse_time)? {
             options = options.restart_guard(max_ttl);
         }
         let prefix = self.text("REDLOCK_PREFIX")?.unwrap_or_default();
@@ -405,6 +411,14 @@ mod tests {
                 "REDLOCK_NODE_TIMEOUT: it must be a number of seconds, or have a unit: 500ms",
             ),
             (
+                &[("REDLOCK_NODE_TIMEOUT", "500")],
+                "REDLOCK_NODE_TIMEOUT: 500 has no unit: write 500ms or 500s",
+            ),
+            (
+                &[("REDLOCK_CONNECT_TIMEOUT", "2")],
+                "REDLOCK_CONNECT_TIMEOUT: 2 has no unit: write 2ms or 2s",
+            ),
+            (
                 &[("REDLOCK_RESTART_GUARD", "5w")],
                 "REDLOCK_RESTART_GUARD: its unit must be ms, s, m, h or d",
             ),
@@ -462,7 +476,7 @@ mod tests {
         let set = [
             ("REDLOCK_LABEL", "web-3"),
             ("REDLOCK_NODE_TIMEOUT", "200ms"),
-            ("REDLOCK_CONNECT_TIMEOUT", "1.5"),
+            ("REDLOCK_CONNECT_TIMEOUT", "1.5s"),
             ("REDLOCK_RESTART_GUARD", "5m"),
         ];
         assert_eq!(options(&set), expected);

@@ -28,3 +28,40 @@ pub fn parse_time(text: &str) -> Result<Duration, &'static str> {
     time.filter(|time| *time <= LONGEST_TIME)
         .ok_or("it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d")
 }
+
+/// A time with a unit: 500ms 2s. A timeout without one is meant in milliseconds by some, and in seconds by others.
+///
+/// # Errors
+///
+/// How times are written.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    match text.ends_with(|c: char| c.is_ascii_alphabetic()) {
+        true => Ok(time),
+        false => Err(format!("{text} has no unit: write {text}ms or {text}s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_a_unit() {
+        let ms = Duration::from_millis;
+        for (text, time) in [("500ms", ms(500)), ("2s", ms(2000)), ("0.5s", ms(500))] {
+            assert_eq!(parse_timeout(text), Ok(time));
+        }
+        for text in ["500", "2", "0", "0.5"] {
+            assert!(parse_time(text).is_ok(), "{text}");
+            let error = format!("{text} has no unit: write {text}ms or {text}s");
+            assert_eq!(parse_timeout(text), Err(error));
+        }
+        assert!(
+            parse_timeout("5w")
+                .unwrap_err()
+                .contains("its unit must be")
+        );
+        assert!(parse_timeout("").unwrap_err().contains("a number"));
+    }
+}

@@ -373,8 +373,12 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
             "--restart-guard",
         ),
         (
-            &["run", "--node-timeout", "0", "x", "true"],
+            &["run", "--node-timeout", "0s", "x", "true"],
             "--node-timeout is 0s: it must be 1ms to 1h",
+        ),
+        (
+            &["run", "--node-timeout", "500", "x", "true"],
+            "500 has no unit: write 500ms or 500s",
         ),
         (
             &["run", "--connect-timeout", "2h", "x", "true"],
@@ -671,7 +675,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
         ),
         (&[], "", &open, 64, &["REDLOCK_NODES_FILE", "line 2"]),
         (
-            &["--nodes-file", &group, "--connect-timeout", "0.1"],
+            &["--nodes-file", &group, "--connect-timeout", "0.1s"],
             "",
             "",
             69,

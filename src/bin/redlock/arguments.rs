@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, value_parser};
 use redlock_sync::command::MAX_PERMITS;
 
 use crate::target::TargetKind;
-use crate::time::{Time, max_hold, within};
+use crate::time::{Time, max_hold, timeout, within};
 use crate::{BUSY, CODES};
 
 #[derive(Parser)]
@@ -251,11 +251,11 @@ pub(crate) struct NodeArgs {
     /// For rediss://: the name in the nodes' certificates [default: each URL's host; env: REDLOCK_SNI]
     #[arg(long, value_name = "NAME")]
     pub(crate) sni: Option<String>,
-    /// How long a node may take to answer [default: 500ms; env: REDLOCK_NODE_TIMEOUT]
-    #[arg(long, value_name = "TIME")]
+    /// How long a node may take to answer, with a unit [default: 500ms; env: REDLOCK_NODE_TIMEOUT]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
     pub(crate) node_timeout: Option<Time>,
-    /// How long connecting may take [default: 2s; env: REDLOCK_CONNECT_TIMEOUT]
-    #[arg(long, value_name = "TIME")]
+    /// How long connecting may take, with a unit [default: 2s; env: REDLOCK_CONNECT_TIMEOUT]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
     pub(crate) connect_timeout: Option<Time>,
     /// Say what happens on standard error; -vv: each attempt, too; -vvv: the votes as well
     #[arg(short, long, action = ArgAction::Count)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redlock_sync::command::{LONGEST_TIME, parse_time};
+use redlock_sync::command::{LONGEST_TIME, parse_time, parse_timeout};
 
 /// The longest ttl that the command takes.
 pub(crate) const LONGEST: Duration = LONGEST_TIME;
@@ -59,6 +59,10 @@ impl std::str::FromStr for Time {
     fn from_str(text: &str) -> Result<Time, String> {
         parse_time(text).map(Time).map_err(str::to_owned)
     }
+}
+
+pub(crate) fn timeout(text: &str) -> Result<Time, String> {
+    parse_timeout(text).map(Time)
 }
 
 pub(crate) fn max_hold(text: &str) -> Result<Time, String> {

@@ -554,4 +554,11 @@ fn a_program_is_configured_by_the_environment_of_the_command() {
             ("REDLOCK_NODE_TIMEOUT", "5w"),
         ],
     );
+    run(
+        "REDLOCK_NODE_TIMEOUT: 500 has no unit: write 500ms or 500s",
+        &[
+            ("REDLOCK_NODES", "redis://a"),
+            ("REDLOCK_NODE_TIMEOUT", "500"),
+        ],
+    );
 }
