@@ -107,7 +107,7 @@ impl<'a> Seen<'a> {
     fn fields(&self) -> Vec<(&'static str, Json)> {
         let holder = |(holder, left): &(&Holder, Option<Duration>)| {
             Json::Object(vec![
-                ("holder", holder.fingerprint().to_string().into()),
+                ("fingerprint", holder.fingerprint().to_string().into()),
                 ("label", holder.label().into()),
                 ("slot", holder.slot().into()),
                 ("remaining_ms", left.map(millis).into()),
@@ -123,7 +123,7 @@ impl<'a> Seen<'a> {
         vec![
             ("state", self.word.into()),
             ("kind", self.kind.into()),
-            ("holder", fingerprint.into()),
+            ("fingerprint", fingerprint.into()),
             ("label", label.into()),
             ("remaining_ms", self.remaining.flatten().map(millis).into()),
             ("held_s", held.map(|time| time.as_secs()).into()),

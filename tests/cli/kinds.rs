@@ -314,7 +314,7 @@ fn inspect_and_list_show_slots_and_readers_with_their_hosts() {
             (&json!("held"), &json!(kind))
         );
         assert_eq!(
-            (&seen["holder"], &seen["label"]),
+            (&seen["fingerprint"], &seen["label"]),
             (&Value::Null, &Value::Null)
         );
         let nodes = seen["nodes"].as_array().unwrap();

@@ -122,9 +122,9 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     let (code, seen) = json_of(&servers, &["inspect", "--json", "a"]);
     assert_eq!(code, 0);
     let of_all = [
+        "fingerprint",
         "has_left",
         "held_s",
-        "holder",
         "holders",
         "kind",
         "label",
@@ -140,9 +140,9 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
         "address",
         "clock_offset_ms",
         "error",
+        "fingerprint",
         "has_left",
         "held_s",
-        "holder",
         "holders",
         "kind",
         "label",
@@ -165,7 +165,7 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
     assert_eq!(all.len(), 4);
     for one in all {
         assert_eq!(
-            (&one["state"], &one["holder"]),
+            (&one["state"], &one["fingerprint"]),
             (&json!("held"), &json!(name))
         );
         assert_eq!(
@@ -173,7 +173,10 @@ fn inspect_shows_the_holder_to_people_and_to_programs() {
             (&Value::Null, &json!("lock"))
         );
         let holders = one["holders"].as_array().unwrap();
-        assert_eq!((holders.len(), &holders[0]["holder"]), (1, &json!(name)));
+        assert_eq!(
+            (holders.len(), &holders[0]["fingerprint"]),
+            (1, &json!(name))
+        );
         assert!((1..=60_000).contains(&one["remaining_ms"].as_u64().unwrap()));
     }
     lock.release().unwrap();
@@ -208,13 +211,13 @@ fn inspect_reports_what_blocks_a_lock_and_what_it_cannot_see() {
         (0, "blocked", "foreign foreign foreign")
     );
     assert_eq!(
-        (&seen["remaining_ms"], &seen["holder"]),
+        (&seen["remaining_ms"], &seen["fingerprint"]),
         (&Value::Null, &Value::Null)
     );
     let (code, word, each, seen) = state(&servers, "endless");
     assert_eq!((code, &*word, &*each), (0, "held", "held held held"));
     assert_eq!(
-        (&seen["remaining_ms"], &seen["holder"]),
+        (&seen["remaining_ms"], &seen["fingerprint"]),
         (&Value::Null, &json!("07070707"))
     );
     assert_eq!(state(&servers, "named").3["label"], "web-3:4711");
@@ -805,9 +808,9 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
     assert_eq!(keys(&list), ["failed", "locks", "prefix"]);
     let lock = |lock: &Value| {
         let of_one = [
+            "fingerprint",
             "has_left",
             "held_s",
-            "holder",
             "kind",
             "label",
             "longest_wait_s",
@@ -1114,7 +1117,7 @@ fn a_list_is_aligned_and_shows_holders_and_labels() {
         panic!("{list}")
     };
     assert_eq!(
-        (&a["holder"], &a["label"]),
+        (&a["fingerprint"], &a["label"]),
         (&json!(fingerprint(&lock)), &Value::Null)
     );
     assert!((1..=60_000).contains(&a["remaining_ms"].as_u64().unwrap()));

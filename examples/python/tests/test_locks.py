@@ -109,7 +109,7 @@ class Locks(unittest.TestCase):
         with seen.lock("seen", ttl=60):
             found = seen.inspect("seen")
             assert found.state == "held" and found.holder.endswith(" (web-3)") and 30 < found.remaining <= 60, found
-            assert locks.inspect("seen") == Inspection("free", "", 0)
+            assert locks.inspect("seen") == Inspection("free", None, "", 0)
             assert locks.inspect("team:seen").state == "held"
             raises(Busy, lambda: seen.lock("seen", ttl=60, wait=0))
         kinds = [event.kind for event in events if event.name == "seen"]
@@ -143,6 +143,8 @@ class Locks(unittest.TestCase):
             for name in "free", "team:documents", "team:read", odd:
                 found, expected = looks.inspect_json(name), of_command(nodes, "inspect", name)
                 assert steady(found) == steady(expected), (found, expected)
+                seen_here = looks.inspect(name)
+                assert (seen_here.state, seen_here.kind) == (found["state"], found["kind"]), (seen_here, found)
             found, expected = looks.check_json("probe"), of_command(nodes, "doctor", "--probe", "probe")
             assert steady(found) == steady(expected), (found, expected)
         found = seen.inspect_json("documents")

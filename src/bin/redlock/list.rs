@@ -141,7 +141,7 @@ fn to_json(rows: &[ListRow<'_>], listing: &Listing) -> Value {
         let holder = row.lock.holder();
         json!({
             "name": escaped(row.lock.name()),
-            "holder": holder.map(|holder| holder.fingerprint().to_string()),
+            "fingerprint": holder.map(|holder| holder.fingerprint().to_string()),
             "label": holder.and_then(Holder::label),
             "kind": holder.map(kind),
             "slot": holder.and_then(Holder::slot),

@@ -17,7 +17,9 @@ from .errors import Busy, Config, Unavailable
 
 # For a text or a document, at first.
 _ROOM = 65536
-_STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
+# In the words of the JSON: the state, and the kind.
+_STATES = {0: ("free", None), 1: ("held", "lock"), 2: ("blocked", None), 3: ("unknown", None), 4: ("held", "readers"),
+           5: ("held", "permits")}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class Inspection:
     """Who has a lock."""
 
     state: str
-    """"free", "held", "readers", "permits", "blocked" (by something else), or "unknown"."""
+    """"free", "held", "blocked" (by something else), or "unknown"."""
+    kind: str | None
+    """"lock", "readers" or "permits" if it is held."""
     holder: str
     """A fingerprint of the token, and the label; empty if there is none. Of readers and permits, a line for each."""
     remaining: float
@@ -184,7 +188,7 @@ class Redlock:
         left, state = c_uint64(), c_int()
         holder = self._text(self._library.redlock_inspect, name, byref(left), byref(state))
         seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
-        return Inspection(_STATES.get(state.value, "unknown"), holder, seconds)
+        return Inspection(*_STATES.get(state.value, ("unknown", None)), holder, seconds)
 
     def inspect_json(self, name: str | bytes) -> Any:
         """The document of `redlock inspect --json`, as a dict: all holders, node by node, and the processes that wait."""
