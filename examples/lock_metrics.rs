@@ -143,7 +143,8 @@ impl LockMetrics {
                 how,
                 ..
             } => self.end(resource, *held, *how),
-            Event::NodeAway { address, .. } => {
+            Event::NodeAway { error, .. } => {
+                let address = error.address();
                 self.set("redlock_node_up", [("node", address)], 0.0);
                 self.add("redlock_node_outages_total", [("node", address)], 1.0);
             }

@@ -143,8 +143,8 @@
 //!     Ok(lock) => lock.release()?,
 //!     Err(Error::Busy(_)) => println!("another has it"),
 //!     Err(Error::Unavailable(nodes)) => {
-//!         for (index, cause) in nodes.iter() {
-//!             println!("node {index}: {cause}");
+//!         for error in nodes.iter() {
+//!             println!("node {}: {error}", error.node());
 //!         }
 //!     }
 //!     Err(error) => return Err(error),
@@ -297,7 +297,7 @@ pub mod fuzz;
 #[path = "proof/schedules/mod.rs"]
 pub mod schedules;
 
-pub use errors::error::{Error, NodeErrors};
+pub use errors::error::{Error, NodeError, NodeErrors};
 pub use errors::lock_error::{
     Busy, Cancelled, ExtensionLimit, Lost, LostReason, OtherKind, TooSlow,
 };

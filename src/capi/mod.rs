@@ -182,7 +182,7 @@ impl From<Error> for Failure {
                 let wait = nodes.retry_after().unwrap_or_default().as_nanos();
                 failure.retry_after = u64::try_from(wait.div_ceil(1_000_000)).unwrap_or(u64::MAX);
                 failure.permanent = nodes.is_permanent();
-                failure.causes = nodes.iter().map(|(_, cause)| cause.to_string()).collect();
+                failure.causes = nodes.iter().map(ToString::to_string).collect();
             }
             Error::Busy(busy) => {
                 failure.label = busy.label().unwrap_or_default().to_owned();

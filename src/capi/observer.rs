@@ -143,13 +143,10 @@ impl Filled {
                 held,
                 how,
             } => Filled::new(REDLOCK_EVENT_ENDED, held).of_lock(resource, ending_code(how)),
-            Event::NodeAway {
-                node,
-                address,
-                cause,
-            } => {
+            Event::NodeAway { error } => {
                 let filled = Filled::new(REDLOCK_EVENT_NODE_AWAY, Duration::ZERO);
-                filled.of_node(node, address).because(&cause)
+                let filled = filled.of_node(error.node(), error.address());
+                filled.because(&error.cause)
             }
             Event::NodeBack {
                 node,

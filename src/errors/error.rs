@@ -314,11 +314,9 @@ impl NodeErrors {
         !self.permanent || self.nodes.iter().all(passes)
     }
 
-    /// The failed nodes' indices (in the order of [`Redlock::new`](crate::Redlock::new)) and causes.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &dyn StdError)> {
-        self.nodes
-            .iter()
-            .map(|error| (error.node, error as &dyn StdError))
+    /// The failed nodes, each with its cause.
+    pub fn iter(&self) -> impl Iterator<Item = &NodeError> {
+        self.nodes.iter()
     }
 
     /// How many nodes there are, if they were asked to vote.
@@ -374,12 +372,29 @@ impl fmt::Display for NodeErrors {
     }
 }
 
-/// One node's failure.
+/// The failure of one node. `Display` gives its address and the cause; never a password.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeError {
+pub struct NodeError {
     pub(crate) node: usize,
     pub(crate) address: Arc<str>,
     pub(crate) cause: Arc<Cause>,
+}
+
+impl NodeError {
+    /// The node's index, in the order of [`Redlock::new`](crate::Redlock::new).
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// Host and port, or path.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The cause alone, without the address.
+    pub fn cause(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        &*self.cause
+    }
 }
 
 impl fmt::Display for NodeError {

@@ -1,11 +1,11 @@
 //! The locks on the nodes, and what is wrong with them. All decisions are in `found_locks`.
 
 use std::collections::BTreeMap;
-use std::error::Error as StdError;
+use std::sync::Arc;
 use std::thread::sleep;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::Error;
+use crate::errors::error::{Error, NodeError};
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::SendPart;
 use crate::ops::found_locks::{FoundKey, ListedLock, NodeScan};
@@ -108,16 +108,18 @@ pub(crate) fn list(
         let answers = look(What::Names(names), found.answered());
         found.look_again(answers);
     }
-    let address = |(node, cause): (&usize, &Cause)| {
-        let place = nodes.get(*node);
-        let address = place.map_or_else(String::new, |place| place.shown().to_string());
-        (*node, address, cause.clone())
+    let failed = |(node, cause): (&usize, &Cause)| NodeError {
+        node: *node,
+        address: nodes
+            .get(*node)
+            .map_or_else(|| "".into(), |place| place.shown().to_string().into()),
+        cause: Arc::new(cause.clone()),
     };
     Ok(Listing {
         nodes: nodes.len(),
         prefix: redlock.options().prefix.clone(),
         keys,
-        failed: found.failed.iter().map(address).collect(),
+        failed: found.failed.iter().map(failed).collect(),
         locks: found.listed(&redlock.options().prefix),
     })
 }
@@ -128,7 +130,7 @@ pub struct Listing {
     nodes: usize,
     prefix: Prefix,
     keys: usize,
-    failed: Vec<(usize, String, Cause)>,
+    failed: Vec<NodeError>,
     locks: Vec<ListedLock>,
 }
 
@@ -138,10 +140,9 @@ impl Listing {
         self.locks.iter()
     }
 
-    /// The nodes that could not be read to the end: index, address, cause.
-    pub fn failed(&self) -> impl Iterator<Item = (usize, &str, &dyn StdError)> {
-        let failed = self.failed.iter();
-        failed.map(|(node, address, cause)| (*node, &**address, cause as &dyn StdError))
+    /// The nodes that could not be read to the end.
+    pub fn failed(&self) -> impl Iterator<Item = &NodeError> {
+        self.failed.iter()
     }
 
     /// Whether a majority of the nodes was read. Otherwise locks may be missing.

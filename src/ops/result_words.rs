@@ -89,8 +89,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The state of a lock on one node, at this address.
-    pub fn of_node(state: &'a NodeState, address: &str) -> Seen<'a> {
+    /// The state of a lock on one node.
+    pub fn of_node(state: &'a NodeState) -> Seen<'a> {
         match state {
             NodeState::Held { .. } => Seen::held(LOCK, state.holders()),
             NodeState::Readers { .. } => Seen::held(READERS, state.holders()),
@@ -98,7 +98,7 @@ impl<'a> Seen<'a> {
             NodeState::Free => Seen::new("free", None),
             NodeState::Foreign { remaining } => Seen::new("foreign", Some(*remaining)),
             NodeState::Failed(errors) => Seen {
-                error: Some(cause(errors, address)),
+                error: Some(cause(errors)),
                 ..Seen::new("failed", None)
             },
         }
@@ -134,11 +134,9 @@ impl<'a> Seen<'a> {
 }
 
 /// The cause without the address, which is shown beside it.
-fn cause(errors: &NodeErrors, address: &str) -> String {
-    let causes: Vec<String> = errors.iter().map(|(_, cause)| cause.to_string()).collect();
-    let text = causes.join("; ");
-    let short = text.strip_prefix(&format!("{address}: "));
-    printable(short.unwrap_or(&text))
+fn cause(errors: &NodeErrors) -> String {
+    let causes: Vec<String> = errors.iter().map(|error| error.cause.to_string()).collect();
+    printable(&causes.join("; "))
 }
 
 fn number(number: usize) -> Json {
@@ -148,7 +146,7 @@ fn number(number: usize) -> Json {
 /// A lock, and the answer of each node about it.
 pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
     let node = |(node, address, state): (usize, &str, &NodeState)| {
-        let seen = Seen::of_node(state, address);
+        let seen = Seen::of_node(state);
         let mut fields = vec![
             ("node", number(node)),
             ("address", printable(address).into()),

@@ -77,7 +77,7 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
     let head = ["NODE", "ADDRESS", "STATE", "REMAINING", "HELD", "HOLDER"];
     let mut rows = vec![head.map(str::to_owned)];
     for (node, address, state) in inspection.nodes() {
-        let seen = Seen::of_node(state, address);
+        let seen = Seen::of_node(state);
         let row = |remaining: Option<Option<Duration>>, held: String, last: String| {
             let remaining = remaining.map(time).unwrap_or_default();
             let (node, address) = (node.to_string(), printable(address));

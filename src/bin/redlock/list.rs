@@ -28,8 +28,9 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         Ok(listing) => listing,
         Err(error) => return failed(&error),
     };
-    for (node, address, error) in listing.failed() {
-        report(format_args!("node {node} ({address}): {error}"));
+    for error in listing.failed() {
+        let (node, address, cause) = (error.node(), error.address(), error.cause());
+        report(format_args!("node {node} ({address}): {cause}"));
     }
     let locks: Vec<ListRow<'_>> = listing
         .locks()
@@ -156,8 +157,12 @@ fn to_json(rows: &[ListRow<'_>], listing: &Listing) -> Value {
             "problems": row.problems,
         })
     };
-    let failed = listing.failed().map(|(node, address, error)| {
-        json!({ "node": node, "address": printable(address), "error": printable(&error.to_string()) })
+    let failed = listing.failed().map(|error| {
+        let (address, cause) = (
+            printable(error.address()),
+            printable(&error.cause().to_string()),
+        );
+        json!({ "node": error.node(), "address": address, "error": cause })
     });
     json!({
         "prefix": listing.prefix(),

@@ -1,8 +1,10 @@
 //! The log lines of nodes, and the observer's notifications.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
+use crate::errors::error::NodeError;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};
@@ -68,11 +70,12 @@ pub(super) fn notify(
     match (cause, *since) {
         (Some(cause), None) => {
             *since = Some(at);
-            observer.notify(|| observe::Event::NodeAway {
+            let error = NodeError {
                 node,
-                address,
-                cause,
-            });
+                address: address.into(),
+                cause: Arc::new(cause.clone()),
+            };
+            observer.notify(|| observe::Event::NodeAway { error: &error });
         }
         (None, Some(began)) => {
             *since = None;

@@ -1,9 +1,8 @@
-use std::error::Error as StdError;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::Error;
+use crate::errors::error::{Error, NodeError};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::Lease;
 use crate::values::clock::{self, Point};
@@ -96,12 +95,8 @@ pub enum Event<'a> {
     /// guard](crate::Options::restart_guard), or answers with errors. Reported once, until it is back.
     #[non_exhaustive]
     NodeAway {
-        /// The node's index, in the order of [`Redlock::new`](crate::Redlock::new).
-        node: usize,
-        /// Host and port, or path.
-        address: &'a str,
-        /// The reason.
-        cause: &'a (dyn StdError + 'a),
+        /// The node, and the reason.
+        error: &'a NodeError,
     },
     /// A node gives votes again.
     #[non_exhaustive]

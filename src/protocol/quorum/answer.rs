@@ -122,7 +122,7 @@ mod tests {
         let mut nodes: Vec<Node> = (0..5).map(|_| Node::new("x".into(), None)).collect();
         nodes[3].away(Arc::new(Cause::Closed("at once".into())));
         let missing = answer.missing(&nodes, 700 * MS, 1000 * MS);
-        let texts = missing.iter().map(|(at, error)| (at, error.to_string()));
+        let texts = missing.iter().map(|error| (error.node, error.to_string()));
         match &*texts.collect::<Vec<_>>() {
             [(2, own), (3, away), (4, trying)] => {
                 assert!(own.contains("mid-reply"), "{own}");

@@ -211,7 +211,7 @@ mod tests {
         votes.grant(0, 1);
         votes.fail(1, &Arc::new(Cause::refused("OOM command not allowed")));
         let errors = votes.errors(Ballot::Held, NodeSet::first(3), &nodes);
-        let errors = errors.iter().map(|(node, cause)| (node, cause.to_string()));
+        let errors = errors.iter().map(|error| (error.node, error.to_string()));
         match &*errors.collect::<Vec<_>>() {
             [(1, cause)] => assert!(cause.contains("OOM"), "{cause}"),
             other => panic!("{other:?}"),

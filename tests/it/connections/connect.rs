@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use redlock_sync::{NodeErrors, Options, Redlock};
+use redlock_sync::{NodeError, NodeErrors, Options, Redlock};
 use support::*;
 
 /// Longer than a busy machine stands still.
@@ -18,7 +18,7 @@ fn brief(urls: impl IntoIterator<Item = String>) -> Redlock {
 }
 
 fn named(errors: &NodeErrors) -> Vec<usize> {
-    errors.iter().map(|(node, _)| node).collect()
+    errors.iter().map(NodeError::node).collect()
 }
 
 fn not_well(redlock: &Redlock) -> NodeErrors {
@@ -97,7 +97,7 @@ fn without_a_majority_it_fails_in_a_bounded_time_and_names_the_nodes_that_are_do
             true => "not connected within 1 s (connect_timeout)",
             false => "cannot connect: ",
         };
-        for (_, cause) in errors.iter() {
+        for cause in errors.iter() {
             assert!(cause.to_string().contains(expected), "{cause}");
         }
     }

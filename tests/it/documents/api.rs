@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
     IntoNode, KeptLock, LastRun, ListedLock, Listing, Lock, LockState, Lockable, LostReason,
-    NodeAddress, NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock,
-    Reentrant, ReentrantLock, Report, Severity, Tls, Token,
+    NodeAddress, NodeError, NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError,
+    Redlock, Reentrant, ReentrantLock, Report, Severity, Tls, Token,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -41,6 +41,8 @@ fn every_item_has_its_bounds() {
     sendable::<Credentials>();
     cloned::<Token>();
     cloned::<NodeErrors>();
+    cloned::<NodeError>();
+    error::<NodeError>();
     cloned::<Listing>();
     sendable::<Listing>();
     cloned::<ListedLock>();
@@ -232,8 +234,9 @@ fn every_error_can_be_distinguished_from_the_others() {
         Error::Lost(_) => "lost",
         Error::TooSlow(_) => "too slow",
         Error::Unavailable(nodes) => {
-            for (index, error) in nodes.iter() {
-                let _: (usize, &dyn StdError) = (index, error);
+            for error in nodes.iter() {
+                let _: (usize, &str) = (error.node(), error.address());
+                let _: &(dyn StdError + Send + Sync) = error.cause();
             }
             "unavailable"
         }

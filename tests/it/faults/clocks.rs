@@ -115,8 +115,8 @@ fn an_observer_is_told_which_clock_was_set_how_far_and_for_how_long_its_node_gra
     let node = &nodes[0];
     let (sender, events) = channel();
     let redlock = client(&[node], true).with_observer(move |event| match event {
-        Event::NodeAway { address, cause, .. } => {
-            let _ = sender.send(format!("{address}: {cause}"));
+        Event::NodeAway { error, .. } => {
+            let _ = sender.send(error.to_string());
         }
         Event::NodeBack { address, .. } => {
             let _ = sender.send(format!("{address} is back"));

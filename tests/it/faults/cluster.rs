@@ -1037,7 +1037,7 @@ fn an_observer_learns_which_server_of_a_cluster_is_away() {
     let quick = options().connect_timeout(2 * S);
     let redlock = cluster.client_with(quick).with_observer(move |event| {
         let what = match event {
-            Event::NodeAway { node, address, .. } => ("away", *node, (*address).to_owned()),
+            Event::NodeAway { error, .. } => ("away", error.node(), error.address().to_owned()),
             Event::NodeBack { node, address, .. } => ("back", *node, (*address).to_owned()),
             _ => return,
         };

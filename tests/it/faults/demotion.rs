@@ -234,7 +234,7 @@ fn connect_counts_a_replica_as_not_answering() {
     let missing = redlock(&servers).connect().unwrap().unwrap();
     let missing: Vec<_> = missing
         .iter()
-        .map(|(node, error)| (node, error.to_string()))
+        .map(|error| (error.node(), error.to_string()))
         .collect();
     let [(1, text)] = &missing[..] else {
         panic!("{missing:?}");

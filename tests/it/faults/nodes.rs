@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Instant;
 
-use redlock_sync::{Error, Redlock};
+use redlock_sync::{Error, NodeError, Redlock};
 use support::*;
 
 #[test]
@@ -38,7 +38,7 @@ fn every_number_of_dead_nodes_of_one_to_five() {
                     unavailable(redlock.acquire_within("a", TTL, ms(50))),
                     unavailable(before.release()),
                 ] {
-                    let named: Vec<usize> = named.iter().map(|(node, _)| node).collect();
+                    let named: Vec<usize> = named.iter().map(NodeError::node).collect();
                     assert_eq!(named, (0..dead).collect::<Vec<_>>(), "{case}");
                 }
             }
@@ -163,9 +163,9 @@ fn named(make: impl Fn() -> (Server, String), expected: &str, hopeless: bool) {
             .unwrap();
         for _ in 0..2 {
             let errors = unavailable(redlock.try_acquire("majority", TTL));
-            let named: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
+            let named: Vec<usize> = errors.iter().map(NodeError::node).collect();
             assert_eq!(named, indices, "{errors}");
-            for (_, error) in errors.iter() {
+            for error in errors.iter() {
                 assert!(error.to_string().contains(expected), "{error}");
             }
             assert!(!errors.to_string().contains("hunter2"), "{errors}");

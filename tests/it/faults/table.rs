@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Redlock};
+use redlock_sync::{Error, Lock, NodeError, Redlock};
 use support::relay::Relay;
 use support::*;
 
@@ -538,7 +538,7 @@ impl World {
                     (Ok(Some(lock)), Effect::Votes) => drop(lock),
                     (Ok(None), Effect::Denies) => {}
                     (Err(Error::Unavailable(nodes)), Effect::Fails) => {
-                        let failed: BTreeSet<usize> = nodes.iter().map(|node| node.0).collect();
+                        let failed: BTreeSet<usize> = nodes.iter().map(NodeError::node).collect();
                         assert_eq!(failed, case.faulty, "{name}: {nodes}");
                         if let Some(permanent) = case.fault.is_permanent() {
                             assert_eq!(nodes.is_permanent(), permanent, "{name}: {nodes}");
@@ -551,7 +551,7 @@ impl World {
                 match (lock.extend(2 * TTL), expected) {
                     (Ok(()), Effect::Votes) => assert!(lock.remaining() > TTL, "{name}"),
                     (Err(Error::Unavailable(nodes)), Effect::Fails) => {
-                        let failed: BTreeSet<usize> = nodes.iter().map(|node| node.0).collect();
+                        let failed: BTreeSet<usize> = nodes.iter().map(NodeError::node).collect();
                         assert_eq!(failed, case.faulty, "{name}: {nodes}");
                         assert!(lock.is_valid(), "{name}");
                         assert!(lock.remaining() <= TTL, "{name}");
@@ -563,7 +563,7 @@ impl World {
             (Operation::Release, Some(lock)) => match (lock.release(), expected) {
                 (Ok(()), Effect::Votes) => {}
                 (Err(Error::Unavailable(nodes)), Effect::Fails) => {
-                    let failed: BTreeSet<usize> = nodes.iter().map(|node| node.0).collect();
+                    let failed: BTreeSet<usize> = nodes.iter().map(NodeError::node).collect();
                     assert_eq!(failed, case.faulty, "{name}: {nodes}");
                 }
                 (other, _) => panic!("{name}: {other:?}"),

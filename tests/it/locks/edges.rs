@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Options, Redlock, Token};
+use redlock_sync::{Error, Lock, NodeError, Options, Redlock, Token};
 use support::*;
 
 /// Runs a test with 1 and with 3 nodes.
@@ -646,7 +646,7 @@ fn release_that_too_few_confirm_is_unavailable() {
     servers[0].stop();
     servers[1].stop();
     let nodes = unavailable(lock.release());
-    let failed: Vec<usize> = nodes.iter().map(|(node, _)| node).collect();
+    let failed: Vec<usize> = nodes.iter().map(NodeError::node).collect();
     assert_eq!(failed, [0, 1]);
     servers[0].resume();
     servers[1].resume();

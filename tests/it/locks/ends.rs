@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Redlock};
+use redlock_sync::{Error, NodeError, Redlock};
 use support::relay::Relay;
 use support::*;
 
@@ -66,7 +66,7 @@ fn a_release_ends_within_a_node_timeout_where_nodes_are_silent_and_others_closed
     let took = started.elapsed();
     assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
     // With two of three it is certain; the third is not waited for.
-    let failed: Vec<usize> = errors.iter().map(|error| error.0).collect();
+    let failed: Vec<usize> = errors.iter().map(NodeError::node).collect();
     assert!(failed.ends_with(&[1, 2]), "{errors}");
     servers[0].resume();
     relays[1..].iter().for_each(Relay::accept);

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Redlock};
+use redlock_sync::{Error, Lock, NodeError, Redlock};
 use support::*;
 
 const TWO_SECONDS: Duration = ms(2000);
@@ -183,7 +183,7 @@ fn a_minority_that_is_away_changes_nothing_and_a_majority_is_reported() {
     let began = Instant::now();
     let errors = unavailable(three.leak_for(TWO_SECONDS));
     assert!(began.elapsed() < TTL / 2, "{:?}", began.elapsed());
-    let failed: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
+    let failed: Vec<usize> = errors.iter().map(NodeError::node).collect();
     assert_eq!(failed, [1, 2]);
     servers[1].resume();
 }

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{Error, Holder, LockState, LostReason, Options, Redlock};
+use redlock_sync::{Error, Holder, LockState, LostReason, NodeError, Options, Redlock};
 use support::*;
 
 fn holder(redlock: &Redlock, resource: &str) -> Holder {
@@ -77,10 +77,7 @@ fn a_majority_of_the_nodes_is_enough_and_less_is_an_error() {
     let of_lock = holder(&operator, "b");
     servers[1].kill();
     let errors = unavailable(operator.break_lock("b", &of_lock));
-    assert_eq!(
-        errors.iter().map(|(node, _)| node).collect::<Vec<_>>(),
-        [1, 2]
-    );
+    assert!(errors.iter().map(NodeError::node).eq([1, 2]));
     assert!(!servers[0].exists("b"));
     lock.leak();
 }

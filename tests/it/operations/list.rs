@@ -75,11 +75,12 @@ fn nodes_that_cannot_be_read_are_part_of_the_list() {
     assert_eq!(listed(&listing, "a").nodes().count(), 2);
     assert!(listing.has_majority());
     let failed: Vec<_> = listing.failed().collect();
-    let [(0, address, cause)] = failed[..] else {
+    let [error] = failed[..] else {
         panic!("{failed:?}");
     };
-    assert_eq!(address, format!("127.0.0.1:{}", servers[0].port()));
-    let cause = cause.to_string();
+    let address = format!("127.0.0.1:{}", servers[0].port());
+    assert_eq!((error.node(), error.address()), (0, &*address));
+    let cause = error.cause().to_string();
     assert!(
         cause.contains("NOPERM") && cause.contains("permit it"),
         "{cause}"
@@ -128,7 +129,7 @@ fn a_node_that_repeats_its_password_does_not_show_it_in_a_list() {
     let redlock = Redlock::new(node.url("hunter2")).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     let listing = redlock.list(None).unwrap();
-    let (_, _, cause) = listing.failed().next().unwrap();
+    let cause = listing.failed().next().unwrap().cause();
     let expected = "the server answered: ERR sent after AUTH u ***";
     assert_eq!(cause.to_string(), expected);
     assert!(!format!("{listing:?}").contains("hunter2"));

@@ -173,12 +173,12 @@ fn an_observer_that_does_not_return_keeps_no_node_from_being_logged() {
         let observer = {
             let (blocks, wakes, told) = (blocks.clone(), wakes.clone(), told.clone());
             move |event: &Event<'_>| {
-                if let Event::NodeAway { node, .. } = event {
+                if let Event::NodeAway { error, .. } = event {
                     blocks.store(true, Ordering::SeqCst);
                     while !wakes.load(Ordering::SeqCst) {
                         std::thread::sleep(ms(2));
                     }
-                    told.lock().unwrap().push(*node);
+                    told.lock().unwrap().push(error.node());
                 }
             }
         };

@@ -66,7 +66,7 @@ fn in_words(event: &Event<'_>) -> String {
         }
         Event::Lost { reason, .. } => format!("lost {reason:?}"),
         Event::Ended { how, .. } => format!("ended {how:?}"),
-        Event::NodeAway { node, .. } => format!("away {node}"),
+        Event::NodeAway { error, .. } => format!("away {}", error.node()),
         Event::NodeBack { node, .. } => format!("back {node}"),
         _ => format!("{event:?}"),
     }
@@ -961,14 +961,12 @@ fn nodes_that_go_and_come_back_are_reported_once_each_in_a_separate_thread() {
         let (told, noted) = (told.clone(), away.clone());
         redlock(&servers).with_observer(move |event| {
             match event {
-                Event::NodeAway {
-                    node,
-                    address,
-                    cause,
-                    ..
-                } => {
-                    assert!(address.starts_with("127.0.0.1:") && *node == 1);
-                    assert!(!cause.to_string().is_empty());
+                Event::NodeAway { error, .. } => {
+                    let address = error.address();
+                    assert!(address.starts_with("127.0.0.1:") && error.node() == 1);
+                    let cause = error.cause().to_string();
+                    assert!(!cause.is_empty() && !cause.contains(address));
+                    assert_eq!(error.to_string(), format!("{address}: {cause}"));
                 }
                 Event::NodeBack { away, .. } => *noted.lock().unwrap() = *away,
                 _ => return,

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use redlock_sync::{Error, NodeErrors, NodeState, Redlock};
+use redlock_sync::{Error, NodeError, NodeErrors, NodeState, Redlock};
 use support::*;
 
 fn text(errors: NodeErrors) -> String {
@@ -27,7 +27,7 @@ fn unavailable_counts_the_votes_and_names_only_the_nodes_that_failed() {
         });
     };
     let failed = |votes: &str, failed: &[usize], errors: NodeErrors| {
-        let nodes: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
+        let nodes: Vec<usize> = errors.iter().map(NodeError::node).collect();
         assert_eq!(nodes, failed, "{errors}");
         let cause = |node: usize| {
             let port = servers[node].port();
@@ -92,7 +92,7 @@ fn a_late_connection_names_connect_timeout() {
     let brief = options().connect_timeout(NODE_TIMEOUT);
     let redlock = redlock(&servers).with_options(brief).unwrap();
     let errors = unavailable(redlock.try_acquire("a", TTL));
-    let (_, cause) = errors.iter().next().unwrap();
+    let cause = errors.iter().next().unwrap();
     let expected = "not connected within 1 s (connect_timeout)";
     assert!(cause.to_string().ends_with(expected), "{cause}");
 }
