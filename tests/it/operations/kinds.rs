@@ -430,7 +430,7 @@ fn events_name_the_lock_or_the_first_of_its_names_and_each_permit_and_reader_is_
     let permits = [now(&pool), now(&pool)];
     assert!(redlock.read_lock("pool").unwrap().acquire(TTL).is_err());
     drop(permits);
-    let other = "not acquired (busy: false, none)";
+    let other = "not acquired (busy: false, pool)";
     let expected = [
         "acquired",
         "acquired",
