@@ -8,6 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::{Error, NodeError};
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::SendPart;
+use crate::net::place::deployment::Place;
 use crate::ops::found_locks::{FoundKey, ListedLock, NodeScan};
 use crate::ops::query::Query;
 use crate::ops::scan::{Page, ScannedKey, What, scan};
@@ -108,20 +109,24 @@ pub(crate) fn list(
         let answers = look(What::Names(names), found.answered());
         found.look_again(answers);
     }
-    let failed = |(node, cause): (&usize, &Cause)| NodeError {
-        node: *node,
-        address: nodes
-            .get(*node)
-            .map_or_else(|| "".into(), |place| place.shown().to_string().into()),
-        cause: Arc::new(cause.clone()),
-    };
+    let failed = found.failed.iter();
     Ok(Listing {
         nodes: nodes.len(),
         prefix: redlock.options().prefix.clone(),
         keys,
-        failed: found.failed.iter().map(failed).collect(),
+        failed: failed.map(|failed| failure(&nodes, failed)).collect(),
         locks: found.listed(&redlock.options().prefix),
     })
+}
+
+fn failure(nodes: &[Place], (node, cause): (&usize, &Cause)) -> NodeError {
+    let place = nodes.get(*node);
+    let address = place.map_or_else(String::new, |place| place.shown().to_string());
+    NodeError {
+        node: *node,
+        address: address.into(),
+        cause: Arc::new(cause.clone()),
+    }
 }
 
 /// The result of [`Redlock::list`].
