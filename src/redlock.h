@@ -75,8 +75,8 @@ extern "C" {
  *
  * Strings that are returned are static, or copied into the caller's buffer as snprintf() does it:
  * at most `cap` bytes with the NUL that is always there unless cap is 0; the result is the length
- * that the whole string has, without the NUL. buf may be NULL if cap is 0. Where the result is a status, `needed` gets
- * the length with the NUL; 0 if the call fails.
+ * that the whole string has, without the NUL; where it is a status, nothing shows that a text was cut, but the same as JSON
+ * is whole or not there. buf may be NULL if cap is 0.
  *
  * NULL where a pointer is needed gives REDLOCK_CONFIG, or 0 from functions that return a value.
  * NULL never crashes, nor does a code or option number that does not exist. (A handle that has already
@@ -324,10 +324,9 @@ int redlock_connect(redlock_t *redlock);
    redlock_connect() only asks whether a majority answers. For the start of a program, and for monitoring. A lock named
    `probe` (len bytes) is taken and released on each node, so the user must be permitted to use that name. `fit` is 1 if
    there is no fault and a lock could be tried on a majority, else 0. `buf` gets the findings, one in a line, cut to
-   `cap` bytes with the NUL, and `needed` how many bytes all of them take with it; both may be NULL. New connections are
-   made, with a connect timeout each.
+   `cap` bytes with the NUL; it may be NULL. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever `fit` is. CONFIG: a bad name. RANDOM. */
-int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, size_t cap, size_t *needed, int *fit);
+int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, size_t cap, int *fit);
 
 /* A majority of the nodes does not have the lock. */
 #define REDLOCK_STATE_FREE 0
@@ -343,13 +342,13 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 
 /* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
-   NUL, and empty if there is no holder. `needed` gets how many bytes the whole text takes with its NUL. Both may be NULL.
+   NUL, and empty if there is no holder. It may be NULL.
    Each reader and each permit has a line, such as "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder
    has given the lock up and left it for a time (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if
    nothing else happens: 0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
    nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
-int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, size_t *needed,
+int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap,
                     uint64_t *remaining_ms, int *state);
 
 /* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but

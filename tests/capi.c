@@ -788,7 +788,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     pthread_t waiter;
     char text[400], held[400], json[20000];
     uint64_t left = 0;
-    size_t needed, again;
+    size_t needed;
     int state = -1, fit = -1, broken = -1;
 
     IS(REDLOCK_CONFIG, redlock_set_label(NULL, label));
@@ -796,19 +796,13 @@ static void labels_and_what_is_shown(const char *const *urls)
     CHECK(last_error_has("printable"));
     IS(REDLOCK_CONFIG, redlock_set_label(labelled, "\xff"));
     OK(redlock_set_label(labelled, label));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_FREE && left == 0 && text[0] == 0);
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD && strstr(text, "(web-2:4711)") != NULL);
     CHECK(left > TTL / 2 && left <= TTL);
-    OK(redlock_inspect(labelled, "shown", 5, NULL, 0, NULL, &left, &state));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &needed, &left, &state));
-    CHECK(needed == strlen(text) + 1);
-    OK(redlock_inspect(labelled, "shown", 5, held, 4, &again, &left, &state));
-    CHECK(strlen(held) == 3 && again == needed);
-    OK(redlock_inspect(labelled, "shown", 5, NULL, 0, &again, &left, &state));
-    CHECK(again == needed);
+    OK(redlock_inspect(labelled, "shown", 5, NULL, 0, &left, &state));
     /* The same for programs: whole, or not at all. */
     OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
     CHECK(needed == strlen(json) + 1 && json[0] == '{' && json[needed - 2] == '}');
@@ -825,7 +819,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_check_json(labelled, "probe", 5, json, sizeof json, &needed));
     CHECK(needed == strlen(json) + 1 && strstr(json, "\"fit\":true") != NULL);
     OK(redlock_lock_leak_for(lock, TTL / 2));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD && strstr(text, " (web-2:4711), left") != NULL);
     OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
     CHECK(strstr(json, "\"has_left\":true") != NULL);
@@ -833,14 +827,14 @@ static void labels_and_what_is_shown(const char *const *urls)
     CHECK(broken == 1);
     /* The holder leaves between the look and the break. */
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
-    OK(redlock_inspect(labelled, "shown", 5, held, sizeof held, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, held, sizeof held, &left, &state));
     CHECK(strstr(held, "left") == NULL);
     OK(redlock_lock_leak_for(lock, TTL / 2));
     OK(redlock_break_lock(labelled, "shown", 5, held, &broken));
     CHECK(broken == 1);
     OK(redlock_set_label(labelled, NULL));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD && text[0] != 0 && strchr(text, '(') == NULL);
     /* Another client waits, and has a label. */
     CHECK(document_has(labelled, "\"waiting\":0,\"waiting_labels\":[],"));
@@ -858,28 +852,28 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_set_prefix(labelled, "team:"));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
     OK(redlock_set_prefix(labelled, NULL));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_FREE);
-    OK(redlock_inspect(labelled, "team:shown", 10, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "team:shown", 10, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD);
     OK(redlock_lock_release(lock));
-    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "", 0, text, sizeof text, &needed, &left, &state));
-    CHECK(state == REDLOCK_STATE_UNKNOWN && text[0] == 0 && needed == 0);
-    IS(REDLOCK_CONFIG, redlock_inspect(NULL, "a", 1, text, sizeof text, NULL, &left, &state));
-    IS(REDLOCK_CONFIG, redlock_inspect(labelled, NULL, 1, text, sizeof text, NULL, &left, &state));
-    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, NULL, NULL, &state));
-    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, NULL, &left, NULL));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "", 0, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_UNKNOWN && text[0] == 0);
+    IS(REDLOCK_CONFIG, redlock_inspect(NULL, "a", 1, text, sizeof text, &left, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, NULL, 1, text, sizeof text, &left, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, NULL, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, &left, NULL));
     CHECK(REDLOCK_STATE_BLOCKED == 2);
 
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
-    OK(redlock_inspect(labelled, "shown", 5, text, 4, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
     IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, text, &fit));
     CHECK(fit == 0 && strlen(text) == 3);
     IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, "", &fit));
     IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "shown", 5, "web-2:4711", &fit));
     CHECK(fit == 0 && last_error_has("names no holder"));
     OK(redlock_lock_extend(lock, TTL));
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
     CHECK(fit == 1);
     IS(REDLOCK_LOST, redlock_lock_release(lock));
@@ -893,25 +887,23 @@ static void labels_and_what_is_shown(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "a", 1, NULL, &fit));
     IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "a", 1, text, NULL));
 
-    OK(redlock_check(labelled, "probe", 5, text, sizeof text, NULL, &fit));
+    OK(redlock_check(labelled, "probe", 5, text, sizeof text, &fit));
     CHECK(fit == 1);
-    OK(redlock_check(labelled, "probe", 5, NULL, 0, NULL, &fit));
-    IS(REDLOCK_CONFIG, redlock_check(labelled, "", 0, text, sizeof text, NULL, &fit));
+    OK(redlock_check(labelled, "probe", 5, NULL, 0, &fit));
+    IS(REDLOCK_CONFIG, redlock_check(labelled, "", 0, text, sizeof text, &fit));
     CHECK(fit == 0);
-    IS(REDLOCK_CONFIG, redlock_check(NULL, "probe", 5, text, sizeof text, NULL, &fit));
-    IS(REDLOCK_CONFIG, redlock_check(labelled, "probe", 5, text, sizeof text, NULL, NULL));
+    IS(REDLOCK_CONFIG, redlock_check(NULL, "probe", 5, text, sizeof text, &fit));
+    IS(REDLOCK_CONFIG, redlock_check(labelled, "probe", 5, text, sizeof text, NULL));
     redlock_free(labelled);
 
     labelled = client(nowhere, 1);
-    OK(redlock_check(labelled, "probe", 5, text, sizeof text, NULL, &fit));
+    OK(redlock_check(labelled, "probe", 5, text, sizeof text, &fit));
     CHECK(fit == 0 && strstr(text, "fault: ") != NULL);
-    OK(redlock_check(labelled, "probe", 5, text, 4, &needed, &fit));
-    CHECK(strlen(text) == 3 && needed > 20);
-    OK(redlock_check(labelled, "probe", 5, NULL, 0, &again, &fit));
-    CHECK(again > 20);
-    IS(REDLOCK_CONFIG, redlock_check(labelled, "", 0, NULL, 0, &needed, &fit));
-    CHECK(needed == 0);
-    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, NULL, &left, &state));
+    OK(redlock_check(labelled, "probe", 5, text, 4, &fit));
+    CHECK(strlen(text) == 3);
+    OK(redlock_check(labelled, "probe", 5, NULL, 0, &fit));
+    IS(REDLOCK_CONFIG, redlock_check(labelled, "", 0, NULL, 0, &fit));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_UNKNOWN && left == 0);
     IS(REDLOCK_UNAVAILABLE, redlock_break_lock(labelled, "shown", 5, "1a2b3c4d", &fit));
     redlock_free(labelled);
@@ -1706,7 +1698,7 @@ static void reentrant(redlock_t *redlock)
     OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, TWENTY_SECONDS, &outer));
     OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, 0, &inner));
     CHECK(redlock_lock_lost_reason(outer) == REDLOCK_REASON_NONE);
-    OK(redlock_inspect(redlock, "r", 1, text, sizeof text, NULL, &again, &state));
+    OK(redlock_inspect(redlock, "r", 1, text, sizeof text, &again, &state));
     OK(redlock_break_lock(redlock, "r", 1, text, &state));
     CHECK(state == 1);
     IS(REDLOCK_LOST, redlock_lock_extend(inner, TTL));
@@ -1781,7 +1773,7 @@ static void other_kinds(redlock_t *redlock)
     CHECK(redlock_lock_slot(first) + redlock_lock_slot(second) == 1);
     IS(REDLOCK_BUSY, redlock_acquire_permit(redlock, "pool", 4, 2, TTL, 0, &other));
     CHECK(other == NULL);
-    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_PERMITS && left > 0 && left <= TTL);
     line = strchr(text, '\n');
     CHECK(line != NULL && strstr(text, " in slot 0\n") != NULL && strstr(line, " in slot 1") != NULL);
@@ -1793,7 +1785,7 @@ static void other_kinds(redlock_t *redlock)
     OK(redlock_acquire_permit(redlock, "pool", 4, 2, TTL, TWENTY_SECONDS, &first));
     CHECK(redlock_lock_slot(first) == slot);
     OK(redlock_lock_release(second));
-    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, &left, &state));
     OK(redlock_break_lock(redlock, "pool", 4, text, &broken));
     CHECK(broken == 1);
     IS(REDLOCK_LOST, redlock_lock_release(first));
@@ -1802,7 +1794,7 @@ static void other_kinds(redlock_t *redlock)
     OK(redlock_acquire_read(redlock, "rw", 2, TTL, 0, &second));
     CHECK(redlock_lock_slot(first) == -1);
     IS(REDLOCK_BUSY, redlock_acquire_write(redlock, "rw", 2, TTL, 0, &other));
-    OK(redlock_inspect(redlock, "rw", 2, text, sizeof text, NULL, &left, &state));
+    OK(redlock_inspect(redlock, "rw", 2, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_READERS && strstr(text, " reading\n") != NULL);
     IS(REDLOCK_CONFIG, redlock_break_lock(redlock, "rw", 2, text, &broken));
     CHECK(broken == 0 && last_error_has("names 2 holders: give one line of it"));
@@ -1882,7 +1874,7 @@ static int holds(const char *url, const char *resource)
     /* It would wait for servers that were just started. */
     OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 0));
     OK(redlock_connect(redlock));
-    OK(redlock_check(redlock, resource, strlen(resource), answer, sizeof answer, NULL, &fit));
+    OK(redlock_check(redlock, resource, strlen(resource), answer, sizeof answer, &fit));
     lock = take(redlock, resource, TTL);
     OK(redlock_lock_extend(lock, TTL));
     OK(redlock_lock_fencing_token(lock, &fencing_token));

@@ -70,7 +70,7 @@ lock = out[0]
 assert redlock.redlock_try_acquire(client, name, len(name), TTL, out) == redlock.REDLOCK_BUSY
 assert out[0] == ffi.NULL and "this program itself has the lock" in last_error()
 holder, left, state = ffi.new("char[]", 100), ffi.new("uint64_t *"), ffi.new("int *")
-ok(redlock.redlock_inspect(client, name, len(name), holder, len(holder), ffi.NULL, left, state))
+ok(redlock.redlock_inspect(client, name, len(name), holder, len(holder), left, state))
 assert state[0] == redlock.REDLOCK_STATE_HELD and 0 < left[0] <= TTL
 assert ffi.string(holder).decode().endswith(" (cffi)")
 assert 0 < redlock.redlock_lock_remaining_ms(lock) < TTL

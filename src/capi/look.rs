@@ -23,7 +23,6 @@ extern "C" fn redlock_check(
     len: usize,
     text: *mut c_char,
     cap: usize,
-    needed: Option<&mut MaybeUninit<usize>>,
     fit: Option<&mut MaybeUninit<c_int>>,
 ) -> c_int {
     let (mut is_fit, mut findings) = (false, String::new());
@@ -37,7 +36,7 @@ extern "C" fn redlock_check(
         Ok(())
     });
     // SAFETY: the header demands it.
-    unsafe { give_text(code, &findings, text, cap, needed) };
+    unsafe { copy_text(&findings, text, cap) };
     if let Some(fit) = fit {
         fit.write(is_fit.into());
     }
@@ -51,7 +50,6 @@ extern "C" fn redlock_inspect(
     len: usize,
     holder: *mut c_char,
     cap: usize,
-    needed: Option<&mut MaybeUninit<usize>>,
     left: Option<&mut MaybeUninit<u64>>,
     state: Option<&mut MaybeUninit<c_int>>,
 ) -> c_int {
@@ -70,7 +68,7 @@ extern "C" fn redlock_inspect(
     });
     let (code_of_state, who, time) = seen;
     // SAFETY: the header demands it.
-    unsafe { give_text(code, &who, holder, cap, needed) };
+    unsafe { copy_text(&who, holder, cap) };
     if let Some(left) = left {
         left.write(time);
     }
@@ -152,25 +150,6 @@ extern "C" fn redlock_inspect_last_run(
         }
     }
     code
-}
-
-/// Writes as much of a text for people as fits, and how much room the whole one takes: none if the call has failed.
-///
-/// # Safety
-///
-/// `buf` is NULL or has room for `cap` bytes.
-unsafe fn give_text(
-    code: c_int,
-    text: &str,
-    buf: *mut c_char,
-    cap: usize,
-    needed: Option<&mut MaybeUninit<usize>>,
-) {
-    // SAFETY: the caller vouches for it.
-    let len = unsafe { copy_text(text, buf, cap) };
-    if let Some(needed) = needed {
-        needed.write(if code == REDLOCK_OK { len + 1 } else { 0 });
-    }
 }
 
 /// Writes all of a document, or nothing: a part would be no document.

@@ -48,7 +48,6 @@ unsafe extern "C" {
         len: usize,
         buf: *mut c_char,
         cap: usize,
-        needed: *mut usize,
         fit: *mut c_int,
     ) -> c_int;
     fn redlock_inspect(
@@ -57,7 +56,6 @@ unsafe extern "C" {
         len: usize,
         holder: *mut c_char,
         cap: usize,
-        needed: *mut usize,
         left: *mut u64,
         state: *mut c_int,
     ) -> c_int;
@@ -268,8 +266,8 @@ pub(super) unsafe fn look(
     let status = unsafe {
         match what {
             0 => redlock_connect(client),
-            1 => redlock_check(client, resource, len, to, cap, size_to, flag_to),
-            2 => redlock_inspect(client, resource, len, to, cap, size_to, number_to, flag_to),
+            1 => redlock_check(client, resource, len, to, cap, flag_to),
+            2 => redlock_inspect(client, resource, len, to, cap, number_to, flag_to),
             3 if pick(3) == 0 => {
                 let (ended, took, again_in) = (number_to, null_mut(), &mut 0);
                 redlock_inspect_last_run(client, resource, len, to, cap, ended, took, again_in)
@@ -277,8 +275,8 @@ pub(super) unsafe fn look(
             3 if pick(2) == 0 => redlock_check_json(client, resource, len, to, cap, size_to),
             3 => redlock_inspect_json(client, resource, len, to, cap, size_to),
             4 => {
-                let (room, left) = (&mut 0, &mut number);
-                let looked = redlock_inspect(client, resource, len, to, 8999, room, left, &mut 0);
+                let left = &mut number;
+                let looked = redlock_inspect(client, resource, len, to, 8999, left, &mut 0);
                 let holder = if looked == 0 { to } else { null_mut() };
                 let status = redlock_break_lock(client, resource, len, holder, flag_to);
                 buf.fill(0xAA);
@@ -303,8 +301,7 @@ pub(super) unsafe fn look(
     if buf.iter().any(|byte| *byte != 0xAA) {
         let text = written(&buf, cap);
         let whole = text.count_bytes() + 1;
-        // Texts for people are cut where there is too little room.
-        assert!(size == 0 || status != 0 || size == whole || (what < 3 && size > whole));
+        assert!(size == 0 || status != 0 || size == whole);
     }
     status
 }

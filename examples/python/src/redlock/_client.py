@@ -219,13 +219,9 @@ class Redlock:
         return bool(broken.value)
 
     def _text(self, ask: Callable[..., None], name: str | bytes, *outputs: Any) -> str:
-        """The whole text, for which the nodes are asked again where there was too little room."""
-        text, needed = create_string_buffer(_ROOM), c_size_t()
-        while True:
-            ask(self._handle, *name_bytes(name), text, len(text), byref(needed), *outputs)
-            if needed.value <= len(text):
-                return text.value.decode(errors="replace")
-            text = create_string_buffer(2 * needed.value)
+        text = create_string_buffer(_ROOM)
+        ask(self._handle, *name_bytes(name), text, len(text), *outputs)
+        return text.value.decode(errors="replace")
 
     def _document(self, ask: Callable[..., None], name: str | bytes) -> Any:
         text, needed = create_string_buffer(_ROOM), c_size_t()

@@ -45,7 +45,7 @@ ON_LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
 _HANDLE = POINTER(c_void_p)
 _BYTES = [c_char_p, c_size_t]
-_TEXT = [c_char_p, c_size_t, POINTER(c_size_t)]
+_DOCUMENT = [c_char_p, c_size_t, POINTER(c_size_t)]
 _NAMES = [POINTER(c_char_p), POINTER(c_size_t), c_size_t]
 _TIMES = [c_uint64, c_uint64, _HANDLE]
 _TOKEN = [c_char_p, c_uint64, _HANDLE]
@@ -58,10 +58,10 @@ _FALLIBLE: dict[str, list[Any]] = {
     "redlock_set_prefix": [c_void_p, c_char_p],
     "redlock_set_observer": [c_void_p, ON_EVENT, c_void_p],
     "redlock_set_log": [c_int, ON_LOG, c_void_p],
-    "redlock_check": [c_void_p, *_BYTES, *_TEXT, POINTER(c_int)],
-    "redlock_inspect": [c_void_p, *_BYTES, *_TEXT, POINTER(c_uint64), POINTER(c_int)],
-    "redlock_check_json": [c_void_p, *_BYTES, *_TEXT],
-    "redlock_inspect_json": [c_void_p, *_BYTES, *_TEXT],
+    "redlock_check": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_int)],
+    "redlock_inspect": [c_void_p, *_BYTES, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_int)],
+    "redlock_check_json": [c_void_p, *_BYTES, *_DOCUMENT],
+    "redlock_inspect_json": [c_void_p, *_BYTES, *_DOCUMENT],
     "redlock_inspect_last_run": [c_void_p, *_BYTES, c_char_p, c_size_t, *[POINTER(c_uint64)] * 3],
     "redlock_break_lock": [c_void_p, *_BYTES, c_char_p, POINTER(c_int)],
     "redlock_connect": [c_void_p],
