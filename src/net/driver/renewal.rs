@@ -123,6 +123,11 @@ impl Renewal {
         }
     }
 
+    /// The lease, unless the holder has ended the renewal.
+    pub(super) fn kept(&self) -> Option<MutexGuard<'_, Lease>> {
+        Some(lock(&self.lease)).filter(|lease| lease.is_kept())
+    }
+
     /// Calls a callback in a separate thread, so that a slow one delays nothing else.
     fn call(self: &Arc<Self>, callback: impl FnOnce() + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));

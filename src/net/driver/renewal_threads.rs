@@ -171,10 +171,7 @@ fn renew(
             lease::renewals::Due::Ended => {}
         }
     }
-    let kept = |at: usize| {
-        let (_, renewal, _) = asked.get(at)?;
-        Some(lock(&renewal.lease)).filter(|lease| lease.is_kept())
-    };
+    let kept = |at: usize| asked.get(at)?.1.kept();
     let (answers, node_timeout) = (run_all(ops, &kept), driver.nodes().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, (extension, look)), answer) in asked.into_iter().zip(answers) {
@@ -211,8 +208,7 @@ fn renew(
 /// Restores locks at nodes that do not hold them.
 fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
     let (renewals, repairs): (Vec<Arc<Renewal>>, Vec<Op>) = repairs.into_iter().unzip();
-    let kept = |at: usize| Some(lock(&renewals.get(at)?.lease)).filter(|lease| lease.is_kept());
-    run_kept(driver, repairs, &kept);
+    run_kept(driver, repairs, &|at| renewals.get(at)?.kept());
 }
 
 /// Carries out operations of locks that are kept alive. One whose lock's holder has ended that is not sent.
