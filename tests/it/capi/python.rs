@@ -92,6 +92,20 @@ fn passes(tests: &str, left: impl Fn(&str) -> bool) {
     assert!(said.contains("OK"), "{said}");
 }
 
+/// For programs in a checkout.
+#[test]
+fn the_module_beside_the_c_example_is_the_package() {
+    let program = "import redlock, redlock.errors; from redlock import Busy; print(redlock.__path__, Busy is redlock.errors.Busy)";
+    let mut python = Command::new("python3");
+    python.args(["-B", "-c", program]);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let python = python.env("PYTHONPATH", examples.join("capi"));
+    let output = pristine(python).output().unwrap();
+    let package = examples.join("python/src/redlock");
+    let path = format!("['{}'] True\n", package.display());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), path);
+}
+
 #[test]
 fn locks_in_python_do_what_they_promise() {
     // The counter of fencing tokens stays for a day.
