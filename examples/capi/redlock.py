@@ -1,4 +1,5 @@
-"""The package of ../python, for programs in a checkout that look for the module beside the C example: nothing has to be installed."""
+"""The package of ../python, for programs in a checkout that look for the module beside the C example: nothing has to be installed.
+The guide's page for Python has what to do in threads, forks, signal handlers and asyncio."""
 
 import os
 import sys
