@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// As behind a pipeline of a script with job control, whose first program has ended.
+    /// A pipeline of a script with job control is such a group, and its first program may end first.
     #[test]
     fn a_group_beside_us_is_seen_when_its_first_process_is_gone() {
         let mut first = Command::new("true").process_group(0).spawn().unwrap();

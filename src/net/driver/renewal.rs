@@ -7,6 +7,7 @@ use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::observe::{Event, Observer};
+use crate::protocol::calls::lease::renewals::Due;
 use crate::protocol::calls::lease::{Lease, Loss};
 use crate::values::clock::Point;
 use crate::values::sync::{
@@ -87,6 +88,16 @@ impl Renewal {
                 self.report(loss, DetectedBy::Thread);
                 None
             }
+        }
+    }
+
+    /// The next step of the thread that renews it, and that may look at it before that is due.
+    pub(super) fn due(&self, now: Point) -> Due {
+        let next = *lock(&self.next_renewal);
+        let mut lease = lock(&self.lease);
+        match next {
+            Some(at) if now.mono < at && lease.is_kept() => Due::Later(at),
+            _ => lease.due(now),
         }
     }
 

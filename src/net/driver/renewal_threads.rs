@@ -154,19 +154,12 @@ fn renew(
     let (mut next, mut asked, mut ops) = (DueRenewals::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
         let look = schedules.watch_again(&renewal);
-        let earlier = |at: Instant| look.map_or(at, |look| look.min(at));
-        let renewed_at = *lock(&renewal.next_renewal);
-        if let Some(at) = renewed_at.filter(|at| started.mono < *at) {
-            next.push((earlier(at), renewal));
-            continue;
-        }
-        let decided = lock(&renewal.lease).due(started);
-        match decided {
+        match renewal.due(started) {
             lease::renewals::Due::Renew(extension, op) => {
                 ops.push(op);
                 asked.push((due, renewal, (extension, look)));
             }
-            lease::renewals::Due::Later(at) => next.push((earlier(at), renewal)),
+            lease::renewals::Due::Later(at) => next.push((sooner(at, look), renewal)),
             lease::renewals::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
             lease::renewals::Due::Ended => {}
         }
@@ -196,13 +189,17 @@ fn renew(
             results.push((renewal.clone(), (left, result)));
         }
         *lock(&renewal.next_renewal) = look.map(|_| again);
-        next.push((look.map_or(again, |look| look.min(again)), renewal));
+        next.push((sooner(again, look), renewal));
     }
     repair_all(driver, repairs);
     for (renewal, result) in results {
         report_later(&schedules.events, renewal, result);
     }
     next
+}
+
+fn sooner(at: Instant, look: Option<Instant>) -> Instant {
+    look.map_or(at, |look| look.min(at))
 }
 
 /// Restores locks at nodes that do not hold them.
