@@ -13,9 +13,11 @@ use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice;
 use crate::protocol::calls::owed_releases::{OwedRelease, OwedTask};
 use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::commands::script::Action;
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::drift;
 use crate::values::clock;
 use crate::values::sync::{Mutex, PoisonError, guarded, lock, start_thread, thread, wait_until};
 
@@ -39,6 +41,7 @@ impl Lanes {
     /// is for one node, and was not carried out before.)
     pub(crate) fn send(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
         let lane = self.of(&op.key.resource);
+        self.refills(&op, &lane);
         let answer = lane.driver.run(op.clone());
         let (answer, _) = self.follow(&lane.driver, op, answer);
         (answer, Some(lane))
@@ -55,7 +58,9 @@ impl Lanes {
         let next = Mutex::new(DueRenewals::new());
         at_once("redlock-renewal", rounds, |(lane, round)| {
             let driver = lane.as_ref().map_or(own, |lane| &*lane.driver);
-            let again = round.renew(driver, |ops, kept| self.run_all(driver, ops, kept));
+            let run_all = |ops, kept: &StillKept<'_>| self.run_all(driver, ops, kept);
+            let refills = |op: &Op| lane.iter().for_each(|lane| self.refills(op, lane));
+            let again = round.renew(driver, run_all, refills);
             lock(&next).extend(again);
             true
         });
@@ -78,16 +83,27 @@ impl Lanes {
         self.go_on(from, redirect, answer, |lane, op| Some(lane.run(op)))
     }
 
+    /// Notes the lane of an operation that sets a lock again.
+    fn refills(&self, op: &Op, lane: &Arc<Lane>) {
+        if let Action::Repair(ttl) = op.action {
+            let (token, now) = (op.key.token, clock::instant());
+            let until = now + ttl.duration() + drift(ttl.duration());
+            lock(&self.refilled).add(token, lane.clone(), now, until);
+        }
+    }
+
     /// Sends the end of a lock on, and writes it over all lanes that may have its acquire: it must not overtake that there
     /// (rule R7). `answer`: of the servers of the lane with which the call began.
     fn end_lock(&self, of_lock: &LockLanes, op: &Op, answer: Answer) -> Answer {
         let LockLanes { began, acquired } = of_lock;
+        let refilled = lock(&self.refilled).take(&op.key.token);
         let (answer, last) = self.follow(&began.driver, op.clone(), answer);
         // Once the program has ended, its connections are not made anew for that.
         let is_closed = lock(&self.left).owed.is_closed();
         let now = (!is_closed).then(|| self.of(&op.key.resource));
         let was_sent = |lane: &Arc<Lane>| lane == began || last.as_ref() == Some(lane);
-        for lane in lane_choice::behind(Some(acquired.clone()), now, was_sent) {
+        let acquired = std::iter::once(acquired.clone()).chain(refilled);
+        for lane in lane_choice::behind(acquired, now, was_sent) {
             if let Some(op) = Redirect::behind(op) {
                 lane.driver.run(op);
             }

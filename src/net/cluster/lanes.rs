@@ -14,6 +14,7 @@ use crate::net::place::cluster_servers::ClusterServers;
 use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed_releases::Owed;
+use crate::protocol::calls::refilled::Refilled;
 use crate::protocol::commands::slots::{self, Endpoint, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
@@ -110,6 +111,8 @@ pub(crate) struct Lanes {
     own: Weak<Lanes>,
     /// When the maps are asked for again.
     refreshes: Mutex<Refreshes>,
+    /// The lanes over which locks were set again.
+    pub(super) refilled: Mutex<Refilled<Arc<Lane>>>,
     pub(super) left: Mutex<Left>,
     /// Notified when more releases are left, and when nothing is.
     pub(super) left_changed: Condvar,
@@ -159,6 +162,7 @@ impl Lanes {
                 known: Mutex::default(),
                 own: own.clone(),
                 refreshes: Mutex::default(),
+                refilled: Mutex::default(),
                 left: Mutex::default(),
                 left_changed: Condvar::new(),
             })

@@ -89,7 +89,7 @@ impl Route {
         let lanes = self.lanes();
         let send = move |driver: &Driver, round: Round| match lanes.upgrade() {
             Some(lanes) => lanes.renew(driver, round),
-            None => round.renew(driver, |ops, kept| run_kept(driver, ops, kept)),
+            None => round.renew(driver, |ops, kept| run_kept(driver, ops, kept), |_| ()),
         };
         self.renewals.keep(renewal, max_hold, &self.driver, send)
     }

@@ -133,20 +133,26 @@ impl Round {
     }
 
     /// Renews the locks over these connections. `run_all`: carries out the extensions, and asks for each, whenever it is
-    /// sent, whether it still is to be. Returns when each lock is due again.
+    /// sent, whether it still is to be. `refills`: is told of each operation that sets a lock again, before it is sent.
+    /// Returns when each lock is due again.
     pub(crate) fn renew(
         self,
         driver: &Driver,
         run_all: impl Fn(Vec<Op>, &StillKept<'_>) -> Vec<Answer>,
+        refills: impl Fn(&Op),
     ) -> DueRenewals {
-        renew(driver, run_all, &self.schedules, self.due)
+        let repair_all = |repairs| repair_all(driver, repairs, refills);
+        renew(driver, (run_all, repair_all), &self.schedules, self.due)
     }
 }
 
 /// Renews the locks that are due. Returns when each is due again.
 fn renew(
     driver: &Driver,
-    run_all: impl Fn(Vec<Op>, &StillKept<'_>) -> Vec<Answer>,
+    (run_all, repair_all): (
+        impl Fn(Vec<Op>, &StillKept<'_>) -> Vec<Answer>,
+        impl FnOnce(Vec<(Arc<Renewal>, Op)>),
+    ),
     schedules: &Renewals,
     due: DueRenewals,
 ) -> DueRenewals {
@@ -191,7 +197,7 @@ fn renew(
         *lock(&renewal.next_renewal) = look.map(|_| again);
         next.push((sooner(again, look), renewal));
     }
-    repair_all(driver, repairs);
+    repair_all(repairs);
     for (renewal, result) in results {
         report_later(&schedules.events, renewal, result);
     }
@@ -203,8 +209,9 @@ fn sooner(at: Instant, look: Option<Instant>) -> Instant {
 }
 
 /// Restores locks at nodes that do not hold them.
-fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
+fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>, refills: impl Fn(&Op)) {
     let (renewals, repairs): (Vec<Arc<Renewal>>, Vec<Op>) = repairs.into_iter().unzip();
+    repairs.iter().for_each(refills);
     run_kept(driver, repairs, &|at| renewals.get(at)?.kept());
 }
 

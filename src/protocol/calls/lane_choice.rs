@@ -41,18 +41,23 @@ pub(crate) fn unused<L: CandidateLane + PartialEq>(
     lanes.filter(|lane| !best.contains(lane)).collect()
 }
 
-/// The lanes over which the end of a lock is written once more (rule R65). `acquired`: the one over which the lock was
-/// acquired, if that is not the one that its call began with: what was sent there is undone behind it (rule R7). `now`: the
-/// one to the servers that have its slot. `was_sent`: whether the end was sent over a lane already.
+/// The lanes over which the end of a lock is written once more (rule R65). `acquired`: those over which the lock was
+/// acquired, or set again (rule R11b), if these are not the one that its call began with: what was sent there is undone behind
+/// it (rule R7). `now`: the one to the servers that have its slot. `was_sent`: whether the end was sent over a lane already.
 pub(crate) fn behind<L: PartialEq>(
-    acquired: Option<L>,
+    acquired: impl IntoIterator<Item = L>,
     now: Option<L>,
     was_sent: impl Fn(&L) -> bool,
 ) -> Vec<L> {
+    let acquired = acquired.into_iter();
     let acquired = acquired.filter(|_| !mutant(Mutant::ReleaseBesideAcquire));
-    let now = now.filter(|lane| acquired.as_ref() != Some(lane));
-    let lanes = acquired.into_iter().chain(now);
-    lanes.filter(|lane| !was_sent(lane)).collect()
+    let mut lanes = Vec::new();
+    for lane in acquired.chain(now) {
+        if !was_sent(&lane) && !lanes.contains(&lane) {
+            lanes.push(lane);
+        }
+    }
+    lanes
 }
 
 /// The lanes of a process, for the operations that follow their keys.
@@ -282,16 +287,21 @@ mod tests {
 
     #[test]
     fn the_end_of_a_lock_is_written_over_each_lane_that_may_have_its_acquire() {
-        let behind = |acquired, now, sent: &[u8]| behind(acquired, now, |lane| sent.contains(lane));
+        let behind = |acquired: &[u8], now, sent: &[u8]| {
+            let acquired = acquired.iter().copied();
+            behind(acquired, now, |lane| sent.contains(lane))
+        };
         for (acquired, now, sent, expected) in [
-            (None, Some(1), &[1][..], &[][..]),
-            (None, Some(2), &[1], &[2]),
-            (Some(2), Some(1), &[1], &[2]),
-            (Some(2), Some(2), &[1], &[2]),
-            (Some(2), Some(3), &[1], &[2, 3]),
-            (Some(2), Some(3), &[1, 3], &[2]),
-            (Some(2), None, &[1], &[2]),
-            (Some(2), Some(2), &[1, 2], &[]),
+            (&[][..], Some(1), &[1][..], &[][..]),
+            (&[], Some(2), &[1], &[2]),
+            (&[2], Some(1), &[1], &[2]),
+            (&[2], Some(2), &[1], &[2]),
+            (&[2], Some(3), &[1], &[2, 3]),
+            (&[2], Some(3), &[1, 3], &[2]),
+            (&[2], None, &[1], &[2]),
+            (&[2], Some(2), &[1, 2], &[]),
+            (&[2, 3, 2], Some(3), &[1], &[2, 3]),
+            (&[1, 4], Some(3), &[1], &[4, 3]),
         ] {
             assert_eq!(
                 behind(acquired, now, sent),
@@ -300,7 +310,7 @@ mod tests {
             );
         }
         set_mutant(Some(Mutant::ReleaseBesideAcquire));
-        let broken = behind(Some(2), Some(1), &[1]);
+        let broken = behind(&[2], Some(1), &[1]);
         set_mutant(None);
         assert_eq!(broken, []);
     }

@@ -315,3 +315,51 @@ fn a_claim_is_released_behind_its_acquire_when_its_slot_has_moved_on() {
     });
     second.release().unwrap();
 }
+
+/// A lock is set again on a node that has lost it, which does not read that before the slot has moved on.
+#[test]
+fn a_lock_is_released_behind_its_refill_when_its_slot_has_moved_on() {
+    let (cluster, servers) = (Cluster::masters(3), Server::several(2));
+    let relays = [0, 1].map(|server: usize| Relay::to(servers[server].port()));
+    let nodes = [cluster.url(), relays[0].url(), relays[1].url()];
+    let options = options().node_timeout(8 * S).restart_guard(Duration::ZERO);
+    let redlock = Redlock::new(nodes).unwrap().with_options(options).unwrap();
+    for master in 0..3 {
+        let name = cluster.name(master);
+        released_at_last(redlock.acquire(name, LONG).unwrap());
+    }
+    let name = cluster.name(0);
+    let mut lock = redlock.acquire(&name, LONG).unwrap();
+    eventually("all have it", || {
+        servers.iter().all(|server| server.exists(&name))
+    });
+    cluster.move_slot(&name, 1);
+    // From here on the client has a connection to the second server for this slot.
+    lock.extend(LONG).unwrap();
+    let delay = |relay: usize, time| relays[relay].set(|policy| policy.up.delay = time);
+    // A connection that another one replaces would be reset, which a delay of the relay outlasts.
+    relays[1].take_no_more();
+    servers[1].command(&["DEL", &name]);
+    // This one answers when the other one has: what sets the lock again comes behind both.
+    delay(0, 4 * S);
+    let arrives = std::thread::scope(|scope| {
+        let extends = scope.spawn(|| lock.extend(LONG).unwrap());
+        std::thread::sleep(2 * S);
+        delay(1, 20 * S);
+        extends.join().unwrap();
+        Instant::now() + 20 * S
+    });
+    std::thread::sleep(S);
+    delay(0, Duration::ZERO);
+    delay(1, Duration::ZERO);
+    assert!(!servers[1].exists(&name), "it is on its way");
+    cluster.move_slot(&name, 2);
+    released_at_last(lock);
+    assert!(Instant::now() < arrives, "the refill is on its way");
+    std::thread::sleep(arrives.saturating_duration_since(Instant::now()) + S);
+    relays[1].accept();
+    eventually("it is released", || {
+        !servers.iter().any(|server| server.exists(&name))
+    });
+    assert!(cluster.nodes_with(&name).is_empty());
+}
