@@ -34,7 +34,7 @@ impl<L: PartialEq> Refilled<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::fixtures::{MS, key};
+    use crate::proof::fixtures::MS;
     use crate::values::clock;
 
     #[test]
