@@ -174,6 +174,8 @@ mutants! {
     SitOutWithoutKeys: R45 = "a server that sits out is kept although another one has its keys",
     NamedIsAnyServer: R45a = "an operation is sent to another server than the one that a redirect named for it",
     MovedBeatsMap: R64 = "a report that a slot has moved counts for more than a later map that names a third server",
+    SilenceConfirmsInACluster: R43 = "a master of a Cluster goes on where no other server answers",
+    FewMastersConfirm: R43 = "a master of a Cluster goes on where it and those that name it are few of the masters",
     // Found only where sentinels name the master.
     UnaskedIsSilent: R43 = "a server that was not asked where the master is counts as one that does not answer",
     RefusalIsNoAnswer: R43 = "a server that may name another master does not count where others name one",
@@ -195,6 +197,9 @@ mutants! {
     TwoOfOneName: R43 = "two servers of one map are given one name",
     LostSlotIsBack: R45 = "a server that has lost a slot has it again by the map of one that has not learnt it yet",
     AskedAboutItself: R43 = "a master of a Cluster is asked whether it still is one",
+    NeighboursAreAsked: R43 = "servers at the host of a Cluster's master are asked about it although there are others",
+    RestIsNotAsked: R43 = "the first servers of a Cluster that are asked have to decide where the master is",
+    SampleConfirmsForLong: R43 = "three servers of a large Cluster confirm a master that was confirmed long ago",
     // Found only if a server reads one write in a turn, which it does over TLS.
     PingCountsManyWrites: R8 = "over TLS, a ping stands for many writes",
 }

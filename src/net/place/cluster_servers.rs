@@ -8,15 +8,15 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
+use crate::net::place::cluster_maps::{HeardMaps, Maps, slot_at};
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::server_question::{self, NamedAddress, Opinions, Turn, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, SlotMap, SlotRanges};
-use crate::protocol::node::cluster_map::{ClusterMap, ToAsk, is_at};
+use crate::protocol::node::cluster_map::{ClusterMap, ToAsk};
+use crate::protocol::node::cluster_votes::{About, is_at};
 use crate::protocol::node::directory_questions::Heard;
-use crate::protocol::node::found_master::LastWord;
-use crate::protocol::node::master_answers::Belief;
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{
@@ -31,22 +31,24 @@ const ASK: Duration = Duration::from_secs(1);
 /// that confirm masters: without an answer no locks are granted.
 const MAX_THREADS: usize = 128;
 
+/// Servers that are asked where a slot is.
+struct AskedServers {
+    peers: Vec<Peer>,
+    /// So many are asked first, and the others if those do not decide it.
+    first: usize,
+    /// How many of them, the last ones, count only if none of the others can be reached.
+    spare: usize,
+}
+
 pub(crate) struct ClusterServers {
     pub(crate) given: Arc<GivenNode>,
-    seeds: Vec<Peer>,
+    pub(super) seeds: Vec<Peer>,
     known: Mutex<ClusterMap>,
     /// How often the map has changed. (Each call reads it.)
     changes: AtomicU64,
     /// Whether the map was asked for.
     looked_up: Mutex<bool>,
     asker: Arc<Asker<Arc<SlotMap>>>,
-}
-
-/// The answers of a Cluster's servers about a slot.
-pub(crate) struct Maps {
-    pub(crate) opinions: Opinions,
-    /// The map of each server that returned one, and when it was asked.
-    maps: Vec<(usize, Instant, Arc<SlotMap>)>,
 }
 
 impl ClusterServers {
@@ -122,66 +124,81 @@ impl ClusterServers {
         self.seeds.iter().any(|seed| seed.addr() == addr)
     }
 
-    /// The servers to ask where a slot is, and how many of them, the last ones, are spare.
-    fn to_ask(&self, except: Option<&str>) -> (Vec<Peer>, usize) {
-        let (servers, turn) = match lock(&self.known).next_to_ask(except, clock::instant()) {
-            ToAsk::Seeds => return (self.seeds.clone(), 0),
-            ToAsk::Servers(servers, turn) => (servers, turn),
+    /// The servers to ask where a slot is.
+    fn to_ask(&self, about: Option<About<'_>>) -> AskedServers {
+        let (order, turn) = match lock(&self.known).next_to_ask(about, clock::instant()) {
+            ToAsk::Seeds => {
+                return AskedServers {
+                    peers: self.seeds.clone(),
+                    first: self.seeds.len(),
+                    spare: 0,
+                };
+            }
+            ToAsk::Servers(order, turn) => (order, turn),
         };
-        let addrs = servers.iter().map(|one| self.given.addr(one));
+        let addrs = order.servers.iter().map(|one| self.given.addr(one));
         let mut addrs: Vec<ConnectionAddr> = addrs.collect();
         let known = addrs.len();
         // The servers may all be gone, and the seed's name may lead to others.
         let seed = turn.checked_rem(self.seeds.len());
         if let Some(seed) = seed.and_then(|seed| self.seeds.get(seed))
             && !addrs.contains(seed.addr())
-            && Some(&*text::address(seed.addr())) != except
+            && about.is_none_or(|about| *text::address(seed.addr()) != *about.address)
         {
             addrs.push(seed.addr().clone());
         }
         let spare = addrs.len() - known;
         let peers = addrs.into_iter().map(|addr| self.given.peer(addr));
-        (peers.collect(), spare)
+        AskedServers {
+            peers: peers.collect(),
+            first: order.first,
+            spare,
+        }
     }
 
-    /// Asks servers at once where a slot is, and waits until more than half of them agree, at most for `time`. The
-    /// answer of most of them is believed.
+    /// Asks servers at once where a slot is, and waits until their answers decide it, at most for `time`. The answer of
+    /// most of them is believed. `about`: the master that is to be confirmed.
     pub(crate) fn ask_all(
         self: &Arc<Self>,
         slot: u16,
-        except: Option<&str>,
+        about: Option<About<'_>>,
         time: Duration,
     ) -> Maps {
-        self.ask_until(slot, except, time, Opinions::is_certain)
+        let is_decided = |said: &Maps| match about {
+            Some(about) => self.is_decided(said, about),
+            None => self.is_confirmed(said),
+        };
+        self.ask_until(slot, about, time, is_decided)
     }
 
     /// Asks like [`ask_all`](Self::ask_all), but waits only until `will_do` returns true.
     fn ask_until(
         self: &Arc<Self>,
         slot: u16,
-        except: Option<&str>,
+        about: Option<About<'_>>,
         time: Duration,
-        will_do: impl Fn(&Opinions) -> bool,
+        will_do: impl Fn(&Maps) -> bool,
     ) -> Maps {
-        let now = clock::instant();
-        let patience = Patience {
-            time,
-            lasts: server_question::share(time),
-            most: MAX_THREADS / if except.is_some() { 1 } else { 2 },
+        let until = clock::instant() + time;
+        let asked = self.to_ask(about);
+        let has_more = asked.first < asked.peers.len();
+        let first = AskedServers {
+            peers: asked.peers[..asked.first].to_vec(),
+            spare: 0,
+            ..asked
         };
-        let (peers, spare) = self.to_ask(except);
-        let cluster = self.clone();
-        let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
-        // An address is confirmed by what others report now.
-        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, except.is_none());
-        let weigh = |heard: &[Heard<'_, Told<Arc<SlotMap>>>]| {
-            let opinions = Opinions::of((&peers, spare), (now, time), heard, read);
-            Maps::of(opinions, heard)
-        };
-        let is_enough = |said: &Maps| will_do(&said.opinions);
-        let said = (self.asker).ask_all(&peers, patience, ask, weigh, is_enough);
+        let will_do = |said: &Maps| will_do(said) || said.opinions.has_all();
+        // The others need some time, too.
+        let share = if has_more { time / 2 } else { time };
+        let none = vec![None; asked.first];
+        let (mut said, mut heard) = self.ask_these((slot, about), &first, none, share, &will_do);
+        if has_more && !self.is_enough(&said, about) {
+            heard.resize(asked.peers.len(), None);
+            let rest = until.saturating_duration_since(clock::instant());
+            (said, _) = self.ask_these((slot, about), &asked, heard, rest, &will_do);
+        }
         // One server's map is better than none: each server that it names is asked for before it is used.
-        let first = || said.maps.first().filter(|_| self.map().is_none());
+        let first = || said.first_map().filter(|_| self.map().is_none());
         if let Some((_, asked, map)) = said.believed_map().or_else(first) {
             let changed = lock(&self.known).learn(map.clone(), *asked);
             self.has_changed(changed);
@@ -189,8 +206,66 @@ impl ClusterServers {
         said
     }
 
+    /// Whether the answers of the first servers that were asked are enough. A master is connected to that most of them name,
+    /// and is confirmed afterwards.
+    fn is_enough(&self, said: &Maps, about: Option<About<'_>>) -> bool {
+        match about {
+            Some(about) => self.is_decided(said, about),
+            None => said.opinions.believed().is_some_and(|named| named.by_most),
+        }
+    }
+
+    /// Asks those of these servers that have not answered before, and waits until `will_do` returns true of the answers of
+    /// all of them, which are returned, too.
+    fn ask_these(
+        self: &Arc<Self>,
+        (slot, about): (u16, Option<About<'_>>),
+        servers: &AskedServers,
+        before: HeardMaps,
+        time: Duration,
+        will_do: &impl Fn(&Maps) -> bool,
+    ) -> (Maps, HeardMaps) {
+        let now = clock::instant();
+        let patience = Patience {
+            time,
+            lasts: server_question::share(time),
+            most: MAX_THREADS / if about.is_some() { 1 } else { 2 },
+        };
+        let peers = servers.peers.iter().zip(&before);
+        let peers = peers.filter_map(|(peer, before)| before.is_none().then_some(peer.clone()));
+        let peers: Vec<Peer> = peers.collect();
+        let cluster = self.clone();
+        let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
+        // An address is confirmed by what others report now.
+        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, about.is_none());
+        let weigh = |heard: &[Heard<'_, Told<Arc<SlotMap>>>]| {
+            let mut new = heard.iter().cloned();
+            let mut next = || new.next().unwrap_or(Heard::Pending);
+            let all = before.iter().map(|before| match before {
+                Some((told, asked)) => Heard::Answer(told, *asked),
+                None => next(),
+            });
+            let all: Vec<_> = all.collect();
+            let asked = (&*servers.peers, servers.spare);
+            let opinions = Opinions::of(asked, (now, time), &all, read);
+            let told = all.iter().map(|heard| match heard {
+                Heard::Answer(told, asked) => Some(((*told).clone(), *asked)),
+                _ => None,
+            });
+            (Maps::of(opinions, &all), told.collect())
+        };
+        let is_enough = |(said, _): &(Maps, HeardMaps)| will_do(said);
+        (self.asker).ask_all(&peers, patience, ask, weigh, is_enough)
+    }
+
     /// The master of a slot, by a server's map that was asked for then.
-    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> NamedAddress {
+    pub(super) fn named(
+        &self,
+        map: &SlotMap,
+        slot: u16,
+        asked: Instant,
+        corrected: bool,
+    ) -> NamedAddress {
         let known = lock(&self.known);
         let master = match corrected {
             true => known.master(map, slot, asked),
@@ -201,40 +276,6 @@ impl ClusterServers {
             Some(_) => Err(Unknown::Failed(no_map())),
             None => Err(Unknown::Name),
         }
-    }
-
-    /// Whether the server at `address` still is the master of this slot, or, by most of the answers, of another one,
-    /// which then replaces it (rule R43). `None` if the answers do not decide it.
-    pub(crate) fn confirm(
-        &self,
-        said: &Maps,
-        slot: &AtomicU16,
-        address: &str,
-        asked: Instant,
-    ) -> Option<LastWord> {
-        let is_there = |addr: &ConnectionAddr| match text::address(addr) {
-            named if named == address => Ok(()),
-            named => Err(Cause::Moved(named)),
-        };
-        let word = LastWord::of(&said.opinions.belief(), asked, is_there)?;
-        if word.answer.is_ok() {
-            return Some(word);
-        }
-        // The server may own other slots.
-        let mut is_decided = true;
-        for other in said.slots_of(address) {
-            let about = said.about(|map| self.named(map, other, asked, false));
-            match about.belief() {
-                Belief::Named { master, at, .. } if text::address(master) == address => {
-                    slot.store(other, Ordering::Relaxed);
-                    let at = at.min(word.at);
-                    return Some(LastWord { answer: Ok(()), at });
-                }
-                Belief::Named { .. } => {}
-                Belief::Silence { .. } | Belief::Unknown => is_decided = false,
-            }
-        }
-        is_decided.then_some(word)
     }
 
     /// Asks for the map again. Returns whether most of the servers that were asked agree on the slot.
@@ -249,7 +290,7 @@ impl ClusterServers {
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
             // For a first map one answer is enough.
-            let will_do = |said: &Opinions| said.is_certain() || said.names_any();
+            let will_do = |said: &Maps| said.opinions.is_certain() || said.opinions.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
     }
@@ -323,48 +364,6 @@ impl ClusterServers {
     }
 }
 
-impl Maps {
-    fn of(opinions: Opinions, heard: &[Heard<'_, Told<Arc<SlotMap>>>]) -> Maps {
-        let map = |(server, heard): (usize, &Heard<'_, Told<Arc<SlotMap>>>)| match heard {
-            Heard::Answer(Ok(map), asked) => Some((server, *asked, map.clone())),
-            _ => None,
-        };
-        Maps {
-            opinions,
-            maps: heard.iter().enumerate().filter_map(map).collect(),
-        }
-    }
-
-    /// The map of the first server that names the master that is believed.
-    fn believed_map(&self) -> Option<&(usize, Instant, Arc<SlotMap>)> {
-        let server = self.opinions.believed()?.server;
-        self.maps.iter().find(|(of, ..)| *of == server)
-    }
-
-    /// Slots of the server at this address, by any of the maps.
-    fn slots_of(&self, address: &str) -> Vec<u16> {
-        let maps = self.maps.iter();
-        let slots = maps.filter_map(|(.., map)| slot_at(map, address));
-        let mut slots: Vec<u16> = slots.collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    }
-
-    /// The opinions about another slot.
-    fn about(&self, read: impl Fn(&SlotMap) -> NamedAddress) -> Opinions {
-        let maps = self.maps.iter();
-        let answers = maps.map(|(server, asked, map)| (*server, read(map), *asked));
-        self.opinions.with(answers)
-    }
-}
-
-/// A slot of the server at this address.
-fn slot_at(map: &SlotMap, address: &str) -> Option<u16> {
-    let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
-    map.shards().find(is_its)
-}
-
 fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<SlotMap, Cause> {
     let asked = match peer.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -395,7 +394,7 @@ fn is_no_cluster(cause: &Cause) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::TcpListener;
 
     use super::*;
@@ -406,7 +405,10 @@ mod tests {
     use crate::settings::tls::Tls;
 
     /// The Cluster of these servers.
-    fn cluster(given: &str, credentials: Option<AskCredentials>) -> Arc<ClusterServers> {
+    pub(in crate::net::place) fn cluster(
+        given: &str,
+        credentials: Option<AskCredentials>,
+    ) -> Arc<ClusterServers> {
         let given = given.into_node().unwrap();
         let trust = Trust::new(&Tls::default(), [given.info()]);
         let place = Place::new(given, &trust, credentials);
@@ -432,42 +434,11 @@ mod tests {
     }
 
     /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
-    fn map(from: u16) -> Arc<SlotMap> {
+    pub(in crate::net::place) fn map(from: u16) -> Arc<SlotMap> {
         let mut map = SlotMap::default();
         (0..from).for_each(|slot| map.moved(slot, ("a".into(), 1)));
         (from..20).for_each(|slot| map.moved(slot, ("b".into(), 1)));
         map.into()
-    }
-
-    /// Confirms the server `a` by its slot 10. Returns the slot by which it is asked for then, and whether it is there.
-    fn confirmed(maps: [Arc<SlotMap>; 3]) -> (u16, Option<bool>) {
-        let cluster = cluster("redis+cluster://a,b,c", None);
-        let now = clock::instant();
-        let maps = maps.map(Ok);
-        let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
-        let slot = AtomicU16::new(10);
-        let read = |map: &Arc<SlotMap>, asked| cluster.named(map, 10, asked, false);
-        let opinions = Opinions::of((&cluster.seeds, 0), (now, ASK), &heard, read);
-        let word = cluster.confirm(&Maps::of(opinions, &heard), &slot, "a:1", now);
-        (
-            slot.load(Ordering::Relaxed),
-            word.map(|word| word.answer.is_ok()),
-        )
-    }
-
-    /// One that has learnt of a failover late may be the first to answer.
-    #[test]
-    fn a_server_that_lost_a_slot_stays_by_another_one_that_most_give_it() {
-        for (maps, expected) in [
-            ([map(20), map(20), map(0)], (10, Some(true))),
-            ([map(5), map(5), map(5)], (0, Some(true))),
-            ([map(5), map(5), map(0)], (0, Some(true))),
-            // One alone gives it other slots: it was replaced.
-            ([map(5), map(0), map(0)], (10, Some(false))),
-            ([map(0), map(0), map(0)], (10, Some(false))),
-        ] {
-            assert_eq!(confirmed(maps.clone()), expected, "{maps:?}");
-        }
     }
 
     /// Its name may lead to one of those that the map names.
@@ -475,11 +446,13 @@ mod tests {
     fn a_seed_is_spare_once_others_are_known() {
         let cluster = cluster("redis+cluster://seed", None);
         let count = |cluster: &ClusterServers| {
-            let (peers, spare) = cluster.to_ask(Some("a:1"));
-            (peers.len(), spare)
+            let address = "a:1";
+            let lately = true;
+            let asked = cluster.to_ask(Some(About { address, lately }));
+            (asked.peers.len(), asked.first, asked.spare)
         };
-        assert_eq!(count(&cluster), (1, 0));
+        assert_eq!(count(&cluster), (1, 1, 0));
         lock(&cluster.known).learn(map(10), clock::instant());
-        assert_eq!(count(&cluster), (2, 1));
+        assert_eq!(count(&cluster), (2, 1, 1));
     }
 }

@@ -182,7 +182,7 @@ impl Place {
     /// Whether the master still is where it was found.
     pub(crate) fn confirm(&self, found: &FoundMaster) -> Confirmed {
         match self {
-            Place::Master(directory) => directory.confirm(&found.address),
+            Place::Master(directory) => directory.confirm(found),
             Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Ok(LastWord {
                 answer: Ok(()),
                 at: found.at,

@@ -15,6 +15,7 @@ use crate::net::place::server_question::Opinions;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
+use crate::protocol::node::cluster_votes::About;
 use crate::protocol::node::found_master::{Confirmed, DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::values::clock;
@@ -85,7 +86,7 @@ impl Directory {
             (Source::Sentinels(_), Purpose::Looks) => share + DirectoryTimes::REAL.lasts,
             _ => share,
         };
-        let said = self.ask(time);
+        let (said, is_confirmed) = self.ask(time);
         let Some(named) = said.believed() else {
             return Err(self.no_master(&said));
         };
@@ -95,7 +96,8 @@ impl Directory {
         });
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
         let (address, at) = (self.at(&named.addr), at.min(named.at));
-        let found = FoundMaster::new(address, at, named.by_most, DirectoryTimes::REAL);
+        let by_most = named.by_most && is_confirmed;
+        let found = FoundMaster::new(address, at, by_most, DirectoryTimes::REAL);
         let peer = self.given.peer(named.addr.clone());
         let rest = until.saturating_duration_since(clock::instant());
         let connected = self.connect(&peer, rest.max(share), purpose);
@@ -217,12 +219,15 @@ impl Directory {
         Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
-    fn ask(&self, time: Duration) -> Opinions {
+    /// The opinions of the servers, and whether the master that most of them name counts without being asked about again.
+    fn ask(&self, time: Duration) -> (Opinions, bool) {
         match &self.source {
-            Source::Sentinels(sentinels) => sentinels.ask_all(time),
+            Source::Sentinels(sentinels) => (sentinels.ask_all(time), true),
             Source::Cluster(cluster, slot) => {
                 let slot = slot.load(Ordering::Relaxed);
-                cluster.ask_all(slot, None, time).opinions
+                let said = cluster.ask_all(slot, None, time);
+                let is_confirmed = cluster.is_confirmed(&said);
+                (said.opinions, is_confirmed)
             }
         }
     }
@@ -236,9 +241,10 @@ impl Directory {
         }
     }
 
-    /// Asks whether the master still is at `address` (rule R43).
-    pub(super) fn confirm(&self, address: &str) -> Confirmed {
+    /// Asks whether the master still is where it was found (rule R43).
+    pub(super) fn confirm(&self, found: &FoundMaster) -> Confirmed {
         let (asked, time) = (clock::instant(), DirectoryTimes::REAL.confirm);
+        let address = &*found.address;
         let (said, word) = match &self.source {
             Source::Sentinels(sentinels) => {
                 let said = sentinels.ask_all(time);
@@ -251,15 +257,17 @@ impl Directory {
             }
             Source::Cluster(cluster, slot) => {
                 let of = slot.load(Ordering::Relaxed);
-                let said = cluster.ask_all(of, Some(address), time);
-                let word = cluster.confirm(&said, slot, address, asked);
+                let lately = found.is_confirmed;
+                let about = About { address, lately };
+                let said = cluster.ask_all(of, Some(about), time);
+                let word = cluster.confirm(&said, slot, about, asked);
                 (said.opinions, word)
             }
         };
         let is_sure = word.is_some() && !said.is_silence();
         let was_warned = self.warned.swap(!is_sure, Ordering::Relaxed);
         if !was_warned && !is_sure {
-            self.warn(&said);
+            self.warn(&said, word.is_some());
         }
         word.ok_or_else(|| Some(self.doubt(&said, address)))
     }
@@ -281,13 +289,13 @@ impl Directory {
         Cause::NoMaster(text, false)
     }
 
-    fn warn(&self, said: &Opinions) {
+    fn warn(&self, said: &Opinions, goes_on: bool) {
         let given = &self.given.node;
         let until = match said.names_any() {
             true => "most agree",
             false => "one does",
         };
-        match (&self.source, said.is_silence()) {
+        match (&self.source, goes_on) {
             (Source::Sentinels(_), true) => say!(
                 warn,
                 "no sentinel of {given} answers: locks go on, and no failover comes about",

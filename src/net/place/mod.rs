@@ -8,13 +8,17 @@
 //! - `asker`: questions to many servers at once, whose answers are for all threads
 //! - `behind_name`: the answer of one name, behind which there may be several sentinels
 //! - `sentinels`: the answers of sentinels
-//! - `cluster_servers`: the map of a Redis Cluster
+//! - `cluster_maps`: the answers of a Redis Cluster's servers about a slot
+//! - `cluster_servers`: the map of a Redis Cluster, and the questions for it
+//! - `cluster_answers`: what its answers about a master mean
 //! - `master`: the master that these name, and how it is confirmed
 //! - `deployment`: what a node may be: a server, such a master, or a Cluster
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
 mod behind_name;
+mod cluster_answers;
+mod cluster_maps;
 pub(crate) mod cluster_servers;
 pub(crate) mod deployment;
 pub(crate) mod given_node;

@@ -139,8 +139,24 @@ impl Opinions {
 
     /// Whether no answer is outstanding, or none can change the result.
     pub(crate) fn is_certain(&self) -> bool {
-        let heard = self.answers.named().count() + self.unknown.len();
-        heard == self.servers.len() || self.belief() != Belief::Unknown
+        self.has_all() || self.belief() != Belief::Unknown
+    }
+
+    /// Whether no answer is outstanding.
+    pub(crate) fn has_all(&self) -> bool {
+        self.answers.named().count() + self.unknown.len() == self.servers()
+    }
+
+    /// The number of servers that were asked.
+    pub(crate) fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// The servers that name the master at this address: the number and the address of each.
+    pub(crate) fn namers(&self, address: &str) -> impl Iterator<Item = (usize, &str)> {
+        let named = self.answers.named();
+        let by = named.filter(move |(_, master)| text::address(master) == address);
+        by.filter_map(|(server, _)| Some((server, &**self.servers.get(server)?)))
     }
 
     pub(crate) fn belief(&self) -> Belief<'_, ConnectionAddr> {

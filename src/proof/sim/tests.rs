@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 34] = [
+const ELSEWHERE: [Mutant; 37] = [
     Mutant::GivenUpIsHeeded,
     Mutant::LeaveMark,
     Mutant::HalfStepWait,
@@ -62,6 +62,9 @@ const ELSEWHERE: [Mutant; 34] = [
     Mutant::TwoOfOneName,
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
+    Mutant::NeighboursAreAsked,
+    Mutant::RestIsNotAsked,
+    Mutant::SampleConfirmsForLong,
     Mutant::MovedBeatsMap,
     Mutant::MovedIsForgotten,
     Mutant::ReleaseWhereCallBegan,
@@ -81,7 +84,7 @@ const ELSEWHERE: [Mutant; 34] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 13] = [
+const SHARDS: [Mutant; 15] = [
     Mutant::MembersKeepTheirTimes,
     Mutant::MembersKeyKeepsItsEnd,
     Mutant::NameOfRedirect,
@@ -95,6 +98,8 @@ const SHARDS: [Mutant; 13] = [
     Mutant::OwedOnce,
     Mutant::ReleaseAtOldOwner,
     Mutant::MovedLaneIsKept,
+    Mutant::SilenceConfirmsInACluster,
+    Mutant::FewMastersConfirm,
 ];
 
 /// The worlds that need be run to find a mutant.

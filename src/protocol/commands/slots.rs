@@ -70,6 +70,13 @@ impl SlotMap {
         self.masters.iter().chain(&self.replicas)
     }
 
+    /// The masters that own slots.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &Endpoint> {
+        let own: BTreeSet<usize> = self.ranges.values().map(|(_, master)| *master).collect();
+        let masters = self.masters.iter().enumerate();
+        masters.filter_map(move |(at, master)| own.contains(&at).then_some(master))
+    }
+
     /// A slot of each master.
     pub(crate) fn shards(&self) -> impl Iterator<Item = u16> + use<> {
         let mut slots = vec![None; self.masters.len()];

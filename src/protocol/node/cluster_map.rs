@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::commands::slots::{Endpoint, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::cluster_votes::{About, AskingOrder, is_at};
 use crate::protocol::node::server_names::ServerNames;
 
-/// How many of the servers are asked, once they are learnt.
-const ASKED: usize = 3;
 /// For this long questions go to the same servers.
 const TURN: Duration = Duration::from_millis(100);
 /// A server that has lost a slot reports it before others do: for this time their claims that it owns the slot are
@@ -61,9 +60,9 @@ impl Moved {
 pub(crate) enum ToAsk {
     /// No others are known yet.
     Seeds,
-    /// These, and the seed of this number, modulo their count, in case that none of these can be reached: its name may
-    /// lead to one of these, which must not have two votes.
-    Servers(Vec<Endpoint>, usize),
+    /// These, and behind them the seed of this number, modulo their count, in case that none of these can be reached: its
+    /// name may lead to one of these, which must not have two votes.
+    Servers(AskingOrder, usize),
 }
 
 impl ClusterMap {
@@ -124,40 +123,18 @@ impl ClusterMap {
         has_changed
     }
 
-    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those in turn. The server
-    /// at `except` is not asked about itself if that can be avoided: it may not have learnt yet that another one has
-    /// taken its place.
-    pub(crate) fn next_to_ask(&mut self, except: Option<&str>, now: Instant) -> ToAsk {
+    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those in turn. `about`: the
+    /// master that is to be confirmed.
+    pub(crate) fn next_to_ask(&mut self, about: Option<About<'_>>, now: Instant) -> ToAsk {
         let Some(map) = &self.map else {
             return ToAsk::Seeds;
         };
-        let is_other = |one: &&Endpoint| {
-            let is_it = except.is_some_and(|except| is_at(one, except));
-            !is_it || mutant(Mutant::AskedAboutItself)
-        };
-        let mut all: Vec<&Endpoint> = map.servers().filter(is_other).collect();
-        if all.is_empty() {
-            all = map.servers().collect();
-        }
         // Questions at the same time go to the same servers.
         if self.turned.is_none_or(|last| now >= last + TURN) {
             (self.turn, self.turned) = (self.turn.wrapping_add(1), Some(now));
         }
-        let first = self.turn.checked_rem(all.len()).unwrap_or(0);
-        let asked = all.iter().cycle().skip(first).take(ASKED.min(all.len()));
-        ToAsk::Servers(asked.copied().cloned().collect(), self.turn)
+        ToAsk::Servers(AskingOrder::of(map, about, self.turn), self.turn)
     }
-}
-
-/// Whether `shown` is a server's address, as errors show it.
-pub(crate) fn is_at((host, port): &Endpoint, shown: &str) -> bool {
-    let Some((shown, its)) = shown.rsplit_once(':') else {
-        return false;
-    };
-    let bare = shown
-        .strip_prefix('[')
-        .and_then(|shown| shown.strip_suffix(']'));
-    bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
 }
 
 #[cfg(test)]
@@ -210,12 +187,16 @@ mod tests {
             wrong.push("the report is kept".into());
         }
         // One server is not asked about itself, unless it is the only one.
-        for (except, expected) in [(None, 2), (Some("a:1"), 1), (Some("b:1"), 2)] {
-            let ToAsk::Servers(servers, _) = known.next_to_ask(except, moved) else {
+        for (address, expected) in [(None, 2), (Some("a:1"), 1), (Some("b:1"), 2)] {
+            let about = address.map(|address| About {
+                address,
+                lately: true,
+            });
+            let ToAsk::Servers(order, _) = known.next_to_ask(about, moved) else {
                 panic!("they are known");
             };
-            if servers.len() != expected {
-                wrong.push(format!("{except:?}: {servers:?}"));
+            if order.servers.len() != expected {
+                wrong.push(format!("{about:?}: {order:?}"));
             }
         }
         wrong
@@ -252,28 +233,19 @@ mod tests {
         known.learn(map.into(), start);
         let mut asked = |at: u32| {
             let now = start + at * Duration::from_millis(1);
-            let ToAsk::Servers(servers, turn) = known.next_to_ask(Some("h2:1"), now) else {
+            let about = About {
+                address: "h2:1",
+                lately: true,
+            };
+            let ToAsk::Servers(order, turn) = known.next_to_ask(Some(about), now) else {
                 panic!("they are known");
             };
-            let hosts: Vec<String> = servers.into_iter().map(|one| one.0).collect();
-            (hosts.concat(), turn)
+            let hosts: Vec<String> = order.servers.into_iter().map(|one| one.0).collect();
+            (hosts.concat(), order.first, turn)
         };
-        assert_eq!(asked(0), ("h1h3h4".into(), 1));
-        assert_eq!(asked(99), ("h1h3h4".into(), 1));
-        assert_eq!(asked(100), ("h3h4h0".into(), 2));
-        assert_eq!(asked(200), ("h4h0h1".into(), 3));
-    }
-
-    #[test]
-    fn an_address_is_read_as_it_is_shown() {
-        for (host, shown, expected) in [
-            ("a", "a:1", true),
-            ("a", "a:2", false),
-            ("::1", "[::1]:1", true),
-            ("::1", "::1", false),
-            ("a", "b:1", false),
-        ] {
-            assert_eq!(is_at(&(host.into(), 1), shown), expected, "{shown}");
-        }
+        assert_eq!(asked(0), ("h1h3h4h0".into(), 3, 1));
+        assert_eq!(asked(99), ("h1h3h4h0".into(), 3, 1));
+        assert_eq!(asked(100), ("h3h4h0h1".into(), 3, 2));
+        assert_eq!(asked(200), ("h4h0h1h3".into(), 3, 3));
     }
 }

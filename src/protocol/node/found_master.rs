@@ -81,6 +81,16 @@ impl FoundMaster {
         }
     }
 
+    /// The master as a question at this time is about it: as confirmed, if its last answer is not much too old.
+    pub(crate) fn to_confirm(self, now: Instant) -> FoundMaster {
+        let is_confirmed = self.is_confirmed && now <= self.at + 2 * self.times.holds;
+        FoundMaster {
+            at: now,
+            is_confirmed,
+            ..self
+        }
+    }
+
     /// Whether grants there count without another answer.
     pub(crate) fn counts(&self, now: Instant) -> bool {
         let holds = match mutant(Mutant::ConfirmedForLong) {

@@ -67,12 +67,11 @@ impl MasterAddress {
         is_old && paused && !self.asking && self.moved.is_none()
     }
 
-    /// Notes that the directory is asked now. Returns the address to ask about.
+    /// Notes that the directory is asked now. Returns the address to ask about, which counts as confirmed if it was a
+    /// short time before.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<FoundMaster> {
         (self.asked, self.asking) = (Some(now), true);
-        self.found
-            .clone()
-            .map(|found| FoundMaster { at: now, ..found })
+        self.found.clone().map(|found| found.to_confirm(now))
     }
 
     /// Notes the directory's answer to the question of that time. An answer older than the last one means nothing: it

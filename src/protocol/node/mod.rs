@@ -6,7 +6,8 @@
 //! - `master_answers`: the answers of sentinels and Cluster servers about a master, weighed
 //! - `directory_questions`: the questions to these servers, which callers share, and when each is asked
 //! - `found_master`: the master that these answers name, and for how long that counts
-//! - `cluster_map`: the map of a Redis Cluster, and which servers are asked for it
+//! - `cluster_votes`: which servers of a Redis Cluster are asked about a master, and when their answers confirm it
+//! - `cluster_map`: the map of a Redis Cluster
 //! - `server_names`: one name for each server of a Redis Cluster
 //! - `map_refreshes`: when the map is asked for again
 //! - `master_address`: whether a connection still leads to the node's master
@@ -27,6 +28,7 @@
 
 pub(crate) mod clock_watch;
 pub(crate) mod cluster_map;
+pub(crate) mod cluster_votes;
 pub(crate) mod debt;
 pub(crate) mod directory_questions;
 pub(crate) mod event;

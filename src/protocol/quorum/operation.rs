@@ -11,7 +11,7 @@ use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::cluster_map::is_at;
+use crate::protocol::node::cluster_votes::is_at;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::master_address::NAMED;
 use crate::protocol::node::node::{Node, Timeouts};

@@ -2,8 +2,9 @@
 
 use super::super::basics::MS;
 use super::super::counts::trace;
+use super::process::Doing;
 use super::servers::{NAMES, REPLICA, SERVERS, name_of};
-use super::world::{Count, Event, ShardWorld};
+use super::world::{Count, Event, Parted, ShardWorld};
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::slots::slot;
 use crate::testing::store::Value;
@@ -207,13 +208,53 @@ impl ShardWorld {
                 server.view[*name] = new;
             }
         }
+        self.at(t + UNMOVED - MS, Event::Mended(cluster));
+        if self.conditions.parts {
+            return self.part(cluster, old);
+        }
         // The master before ends, or goes on for a while, cut off from the others.
         let goes_on = match self.conditions.guarded && self.random.chance(50) {
             true => self.random.below(4_000 * MS),
             false => 0,
         };
         self.at(t + goes_on, Event::Ends(cluster, old));
-        self.at(t + UNMOVED - MS, Event::Mended(cluster));
+    }
+
+    /// A master that was replaced, and the first process, stand still, and go on about when the next master begins to vote. The
+    /// master's clock stands still, too. It has to notice that it is cut off before it stops.
+    fn part(&mut self, cluster: usize, server: usize) {
+        let long = 4_000 * MS + self.random.below(4_000 * MS);
+        let stands = self.t + long;
+        let ends = stands + 2_000 * MS + self.random.below(2_000 * MS);
+        self.parted = Some(Parted {
+            cluster,
+            server,
+            stands,
+            ends,
+        });
+        let clock = &mut self.clusters[cluster].servers[server].here.clock;
+        clock.set(self.t, -i64::try_from(long).unwrap());
+        for connection in 0..self.connections.len() {
+            let here = &self.connections[connection];
+            if here.cluster == cluster && (here.of.0 == 0) != (here.server == server) {
+                self.cut(connection);
+            }
+        }
+        // No call of it ends in its time.
+        for thread in &mut self.processes[0].threads {
+            if let Some(flight) = &mut thread.flight {
+                flight.since += long;
+            }
+            match &mut thread.doing {
+                Doing::Acquires(call) => call.ends += long,
+                Doing::Releases {
+                    call: Some(call), ..
+                } => call.ends += long,
+                _ => {}
+            }
+        }
+        self.wake(0, stands);
+        self.at(ends, Event::Ends(cluster, server));
     }
 
     /// No server of a Cluster takes part in a move that was given up, and each has learnt which server owns the slot: the

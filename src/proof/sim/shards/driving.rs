@@ -7,15 +7,16 @@ use super::super::basics::MS;
 use super::super::counts::trace;
 use super::super::instance::Instance;
 use super::lanes::LONGEST;
-use super::process::{LaneState, Task};
-use super::servers::address;
-use super::world::{Event, ShardWorld};
+use super::process::{LaneState, Place, Task};
+use super::servers::{SERVERS, address};
+use super::world::{Count, Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::slots::slot;
+use crate::protocol::commands::slots::{Endpoint, SlotMap, slot};
+use crate::protocol::node::cluster_votes::{About, Votes};
 use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
@@ -33,6 +34,9 @@ const UP: Duration = Duration::from_secs(3600);
 impl ShardWorld {
     /// Everything that a process can do at this moment.
     pub(super) fn pump(&mut self, p: usize) {
+        if let Some(until) = self.stands(p) {
+            return self.wake(p, until);
+        }
         if self.processes[p].wake_at <= self.t {
             self.processes[p].wake_at = u64::MAX;
         }
@@ -254,15 +258,20 @@ impl ShardWorld {
 
     /// A try to connect a node of a lane ends.
     pub(super) fn connected(&mut self, p: usize, l: usize, node: usize) {
+        if let Some(until) = self.stands(p) {
+            return self.at(until, Event::Connected(p, l, node));
+        }
         let place = self.processes[p].lanes[l].places[node];
         let server = match place.target {
             Some(target) => Some(target),
             None => self.look_up(p, node, place.slot),
         };
         let luck = !self.conditions.cuts || self.quiet || !self.random.chance(10);
-        let server = server.filter(|at| luck && self.clusters[node].servers[*at].alive);
+        let is_there =
+            |at: &usize| self.clusters[node].servers[*at].alive && self.reaches(p, node, *at);
+        let server = server.filter(|at| luck && is_there(at));
         let result = match server {
-            Some(server) => self.handshake((node, server), place.target.is_some()),
+            Some(server) => self.handshake(p, (node, server), place.target.is_some()),
             None => Err(Cause::Connect("refused".into())),
         };
         trace!(
@@ -291,6 +300,9 @@ impl ShardWorld {
 
     /// The answer whether a node's connection still leads to the master of its slot (rule R43).
     pub(super) fn confirmed(&mut self, p: usize, l: usize, node: usize, asked: u64) {
+        if let Some(until) = self.stands(p) {
+            return self.at(until, Event::Confirmed(p, l, node, asked));
+        }
         let (now, asked) = (self.now(), self.start + Duration::from_micros(asked));
         let place = self.processes[p].lanes[l].places[node];
         let answer = self.ask(p, node, place.slot, false).map(|(server, map)| {
@@ -306,6 +318,13 @@ impl ShardWorld {
             };
             LastWord { answer, at: asked }
         });
+        // No server confirms itself.
+        let confirms = |world: &ShardWorld, place: &Place| {
+            place.at.is_some_and(|at| world.votes((p, node), at, true))
+        };
+        let place = self.processes[p].lanes[l].places[node];
+        let answer = answer.filter(|word| word.answer.is_err() || confirms(self, &place));
+        self.checks.counts[Count::Unconfirmed] += u64::from(answer.is_none());
         let answer = answer.ok_or_else(|| Some(undecided()));
         let input = Input::Confirmed { asked, answer };
         self.processes[p].lanes[l].core.input(node, input, now);
@@ -313,8 +332,33 @@ impl ShardWorld {
         self.pump(p);
     }
 
+    /// Whether servers that name this one as the master of any slot confirm it.
+    fn votes(&self, (p, cluster): (usize, usize), server: usize, others_only: bool) -> bool {
+        let own = address(cluster, server);
+        let here = &self.clusters[cluster];
+        let others = (0..SERVERS).filter(|at| !others_only || *at != server);
+        let answers = others.filter(|at| here.servers[*at].alive && self.reaches(p, cluster, *at));
+        let names_it = |map: &SlotMap| map.owners().any(|one| *one == own);
+        let maps = answers.map(|at| (address(cluster, at), here.map(at)));
+        let maps: Vec<_> = maps.filter(|(_, map)| names_it(map)).collect();
+        let shown = |(host, port): &Endpoint| format!("{host}:{port}");
+        let named: Vec<String> = maps.iter().map(|(by, _)| shown(by)).collect();
+        let by = named
+            .iter()
+            .zip(&maps)
+            .map(|(by, (_, map))| (&**by, &**map));
+        let about = About {
+            address: &shown(&own),
+            lately: false,
+        };
+        let (by, asked) = (by.collect(), SERVERS);
+        let known = self.processes[p].maps[cluster].map();
+        Votes { about, by, asked }.confirm(known.map(|map| &**map))
+    }
+
     fn handshake(
         &mut self,
+        p: usize,
         (cluster, server): (usize, usize),
         is_target: bool,
     ) -> Result<Handshake, Cause> {
@@ -339,7 +383,9 @@ impl ShardWorld {
         };
         if !is_target {
             let address = handshake.server.clone();
-            handshake.found = Some(FoundMaster::new(address, now, true, DirectoryTimes::REAL));
+            let by_most = self.votes((p, cluster), server, false);
+            let found = FoundMaster::new(address, now, by_most, DirectoryTimes::REAL);
+            handshake.found = Some(found);
         }
         if self.conditions.guarded {
             handshake.witness = Some(self.witness((cluster, server), is_target, random)?);

@@ -37,6 +37,7 @@ impl ShardWorld {
     ) -> Option<(usize, Arc<SlotMap>)> {
         let (now, here) = (self.now(), &self.clusters[cluster]);
         let alive = (0..SERVERS).filter(|at| here.servers[*at].alive);
+        let alive = alive.filter(|at| self.reaches(p, cluster, *at));
         let maps: Vec<Arc<SlotMap>> = alive.map(|at| here.map(at)).collect();
         let known = &self.processes[p].maps[cluster];
         let named = |map| named(known, map, slot, corrected.then_some(now));
@@ -79,6 +80,9 @@ impl ShardWorld {
     }
 
     pub(super) fn refreshed(&mut self, p: usize, number: usize, asked: u64) {
+        if let Some(until) = self.stands(p) {
+            return self.at(until, Event::Refreshed(p, number, asked));
+        }
         let cluster = number % 8;
         let asked = self.start + Duration::from_micros(asked);
         if let Some(map) = self.checks.maps[number / 8].take()

@@ -64,6 +64,9 @@ impl ShardWorld {
     }
 
     pub(super) fn arrive(&mut self, connection: usize) {
+        if let Some(until) = self.server_of_stands(connection) {
+            return self.at(until, Event::Arrive(connection));
+        }
         if self.connections[connection].drains
             && let Some(bytes) = self.connections[connection].up.pop_front()
         {
@@ -107,7 +110,15 @@ impl ShardWorld {
         self.at(self.t, Event::Wake(process));
     }
 
+    fn server_of_stands(&self, connection: usize) -> Option<u64> {
+        let here = &self.connections[connection];
+        self.server_stands(here.cluster, here.server)
+    }
+
     pub(super) fn leftover(&mut self, connection: usize) {
+        if let Some(until) = self.server_of_stands(connection) {
+            return self.at(until, Event::Leftover(connection));
+        }
         while let Some(bytes) = self.connections[connection].up.pop_front() {
             self.execute(connection, &bytes);
         }

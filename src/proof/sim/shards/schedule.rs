@@ -39,6 +39,7 @@ impl Conditions {
                     fails_over: true,
                     lags: guarded || random.chance(30),
                     cuts: random.chance(30),
+                    parts: guarded && seed / 40 % 4 == 0,
                     guarded,
                     ..plain
                 }
@@ -72,6 +73,7 @@ impl ShardWorld {
             connections: Vec::new(),
             conditions,
             checks: Checks::default(),
+            parted: None,
             quiet: false,
             traced,
             random,
@@ -136,6 +138,7 @@ impl ShardWorld {
 
     pub(crate) fn run(&mut self) -> Result<(), String> {
         let long = match self.conditions.fails_over {
+            true if self.conditions.parts => 17_000,
             true => 12_000,
             false => 2_500,
         };

@@ -25,6 +25,7 @@ pub(crate) struct ShardWorld {
     pub(super) connections: Vec<Connection>,
     pub(super) conditions: Conditions,
     pub(super) checks: Checks,
+    pub(super) parted: Option<Parted>,
     /// All is well from now on.
     pub(super) quiet: bool,
     pub(super) traced: bool,
@@ -71,6 +72,8 @@ pub(super) struct Conditions {
     /// The first shard fails over, to a replica that may lack the last writes; or has all of them.
     pub(super) fails_over: bool,
     pub(super) lags: bool,
+    /// When it fails over, its master and the first process stand still. They go on cut off from all others, together.
+    pub(super) parts: bool,
     /// The second master gives its slots away, and is removed.
     pub(super) shrinks: bool,
     pub(super) guarded: bool,
@@ -113,6 +116,16 @@ impl Conditions {
     }
 }
 
+/// A master of a Cluster that is cut off from all but the first process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parted {
+    pub(super) cluster: usize,
+    pub(super) server: usize,
+    /// Until then both stand still; and when the master has noticed that it is cut off, and ends.
+    pub(super) stands: u64,
+    pub(super) ends: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Checks {
     pub(super) tokens: Vec<TokenHistory>,
@@ -138,6 +151,7 @@ counts! {
     Closed,
     Removed,
     Overtaken,
+    Unconfirmed,
     Permits,
     Reads,
     Writes,
@@ -196,6 +210,35 @@ impl ShardWorld {
 
     pub(super) fn now(&self) -> Instant {
         self.now
+    }
+
+    // ---- a process and a server that stand still, and are cut off together
+
+    /// Until when a process stands still, if it does.
+    pub(super) fn stands(&self, p: usize) -> Option<u64> {
+        let parted = self.parted.filter(|_| p == 0);
+        parted
+            .map(|parted| parted.stands)
+            .filter(|until| *until > self.t)
+    }
+
+    /// The same for a server.
+    pub(super) fn server_stands(&self, cluster: usize, server: usize) -> Option<u64> {
+        let is_it = |parted: &Parted| (parted.cluster, parted.server) == (cluster, server);
+        let parted = self.parted.filter(is_it);
+        parted
+            .map(|parted| parted.stands)
+            .filter(|until| *until > self.t)
+    }
+
+    /// Whether bytes of a process reach a server, and are answered.
+    pub(super) fn reaches(&self, p: usize, cluster: usize, server: usize) -> bool {
+        let parted = self
+            .parted
+            .filter(|one| one.cluster == cluster && one.ends > self.t);
+        parted.is_none_or(|one| {
+            (p == 0) == (one.server == server) && self.server_stands(cluster, server).is_none()
+        })
     }
 
     pub(super) fn point(&self) -> Point {
