@@ -59,6 +59,7 @@ mod faults {
     mod cluster_newcomers;
     mod cluster_renewals;
     mod cluster_servers;
+    mod cluster_silence;
     mod cluster_sizes;
     mod confirm;
     mod demotion;

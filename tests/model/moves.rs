@@ -102,7 +102,7 @@ pub(crate) fn rows() -> Vec<Row> {
             Moves { asked_holds: 1, ..FAILS_OVER }),
         row("M2.3", Broken(12, 324_668), "one server that names the master is believed (against R43)", Moves { view: View::One, ..FAILS_OVER }),
         row("M2.4", Broken(12, 59_989), "no server is asked (against R43)", Moves { view: View::Nobody, ..FAILS_OVER }),
-        row("M2.4b", Broken(12, 306_118), "servers that were not asked count as silent, and that confirms (against R43)",
+        row("M2.4b", Broken(12, 306_118), "servers that are silent, or were not asked, confirm (against R43)",
             Moves { view: View::Unasked, ..FAILS_OVER }),
         row("M2.5", Broken(9, 54_525), "the slot moves from a promoted master that gives no votes yet", Moves { moves_late: true, ..FAILS_OVER }),
         row("M2.6", Broken(22, 2_189_192), "the source fails over when the target has the slot and the source was not told yet",

@@ -191,11 +191,13 @@ impl ClusterServers {
         // The others need some time, too.
         let share = if has_more { time / 2 } else { time };
         let none = vec![None; asked.first];
-        let (mut said, mut heard) = self.ask_these((slot, about), &first, none, share, &will_do);
+        let times = (share, time);
+        let (mut said, mut heard) = self.ask_these((slot, about), &first, none, times, &will_do);
         if has_more && !self.is_enough(&said, about) {
             heard.resize(asked.peers.len(), None);
             let rest = until.saturating_duration_since(clock::instant());
-            (said, _) = self.ask_these((slot, about), &asked, heard, rest, &will_do);
+            let times = (rest, rest);
+            (said, _) = self.ask_these((slot, about), &asked, heard, times, &will_do);
         }
         // One server's map is better than none: each server that it names is asked for before it is used.
         let first = || said.first_map().filter(|_| self.map().is_none());
@@ -216,19 +218,19 @@ impl ClusterServers {
     }
 
     /// Asks those of these servers that have not answered before, and waits until `will_do` returns true of the answers of
-    /// all of them, which are returned, too.
+    /// all of them, which are returned, too. The times: how long to wait for answers, and for how long they may still be of use.
     fn ask_these(
         self: &Arc<Self>,
         (slot, about): (u16, Option<About<'_>>),
         servers: &AskedServers,
         before: HeardMaps,
-        time: Duration,
+        (time, useful): (Duration, Duration),
         will_do: &impl Fn(&Maps) -> bool,
     ) -> (Maps, HeardMaps) {
         let now = clock::instant();
         let patience = Patience {
             time,
-            lasts: server_question::share(time),
+            lasts: server_question::share(useful),
             most: MAX_THREADS / if about.is_some() { 1 } else { 2 },
         };
         let peers = servers.peers.iter().zip(&before);

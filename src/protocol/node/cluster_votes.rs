@@ -39,9 +39,11 @@ impl AskingOrder {
         let candidates = candidates(map, &owners, about, turn);
         // Enough to be more than half of the masters, together with the one in question.
         let half = (owners.len() / 2).min(MOST_MASTERS / 2);
-        let needed = match about.is_none_or(About::was_confirmed_lately) {
-            true => half.min(ASKED),
-            false => half,
+        let needed = match about {
+            // It may be one of them.
+            None => (half + 1).min(ASKED),
+            Some(about) if about.was_confirmed_lately() => half.min(ASKED),
+            Some(_) => half,
         };
         let (masters, replicas): (Vec<_>, Vec<_>) =
             candidates.iter().partition(|one| one.is_master);

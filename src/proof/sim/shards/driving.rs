@@ -34,11 +34,11 @@ const UP: Duration = Duration::from_secs(3600);
 impl ShardWorld {
     /// Everything that a process can do at this moment.
     pub(super) fn pump(&mut self, p: usize) {
-        if let Some(until) = self.stands(p) {
-            return self.wake(p, until);
-        }
         if self.processes[p].wake_at <= self.t {
             self.processes[p].wake_at = u64::MAX;
+        }
+        if let Some(until) = self.stands(p) {
+            return self.wake(p, until);
         }
         let mut what = (false, false, false);
         for _ in 0..1000 {
