@@ -9,7 +9,7 @@ use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::node::cluster_votes::{About, Votes, is_at};
 use crate::protocol::node::directory_questions::Heard;
 
-/// What each server has answered so far, and when it was asked. `None`: nothing.
+/// The answer of each server so far, and when it was asked. `None`: there is none yet.
 pub(super) type HeardMaps = Vec<Option<(Told<Arc<SlotMap>>, Instant)>>;
 
 /// The answers of a Cluster's servers about a slot.

@@ -12,7 +12,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 /// How many servers are asked first, and how many in all if those do not decide it.
 const ASKED: usize = 3;
 const MOST_ASKED: usize = 16;
-/// Of more masters than can be asked, this many count as all.
+/// Where there are more masters than can be asked, this many count as all.
 const MOST_MASTERS: usize = MOST_ASKED + 1;
 
 /// Servers in the order in which they are asked. The first ones are asked at once, the others if those do not decide it.
@@ -40,7 +40,7 @@ impl AskingOrder {
         // Enough to be more than half of the masters, together with the one in question.
         let half = (owners.len() / 2).min(MOST_MASTERS / 2);
         let needed = match about {
-            // It may be one of them.
+            // The master may be one of them.
             None => (half + 1).min(ASKED),
             Some(about) if about.was_confirmed_lately() => half.min(ASKED),
             Some(_) => half,

@@ -3,8 +3,8 @@
 use super::super::basics::MS;
 use super::super::counts::trace;
 use super::process::Doing;
-use super::servers::{NAMES, REPLICA, SERVERS, name_of};
-use super::world::{Count, Event, Parted, ShardWorld};
+use super::servers::{NAMES, Parted, REPLICA, SERVERS, name_of};
+use super::world::{Count, Event, ShardWorld};
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::slots::slot;
 use crate::testing::store::Value;
@@ -220,16 +220,15 @@ impl ShardWorld {
         self.at(t + goes_on, Event::Ends(cluster, old));
     }
 
-    /// A master that was replaced, and the first process, stand still, and go on about when the next master begins to vote. The
-    /// master's clock stands still, too. It has to notice that it is cut off before it stops.
+    /// A master that was replaced, and the first process, are frozen until about the time at which the next master begins to
+    /// vote, the master's clock with them. The master has to notice that it is cut off before it ends.
     fn part(&mut self, cluster: usize, server: usize) {
         let long = 4_000 * MS + self.random.below(4_000 * MS);
-        let stands = self.t + long;
-        let ends = stands + 2_000 * MS + self.random.below(2_000 * MS);
-        self.parted = Some(Parted {
-            cluster,
+        let frozen = self.t + long;
+        let ends = frozen + 2_000 * MS + self.random.below(2_000 * MS);
+        self.clusters[cluster].parted = Some(Parted {
             server,
-            stands,
+            frozen,
             ends,
         });
         let clock = &mut self.clusters[cluster].servers[server].here.clock;
@@ -240,7 +239,7 @@ impl ShardWorld {
                 self.cut(connection);
             }
         }
-        // No call of it ends in its time.
+        // The process has so much more time for its calls.
         for thread in &mut self.processes[0].threads {
             if let Some(flight) = &mut thread.flight {
                 flight.since += long;
@@ -253,7 +252,7 @@ impl ShardWorld {
                 _ => {}
             }
         }
-        self.wake(0, stands);
+        self.wake(0, frozen);
         self.at(ends, Event::Ends(cluster, server));
     }
 

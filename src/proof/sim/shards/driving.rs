@@ -37,7 +37,7 @@ impl ShardWorld {
         if self.processes[p].wake_at <= self.t {
             self.processes[p].wake_at = u64::MAX;
         }
-        if let Some(until) = self.stands(p) {
+        if let Some(until) = self.frozen_until(p) {
             return self.wake(p, until);
         }
         let mut what = (false, false, false);
@@ -258,7 +258,7 @@ impl ShardWorld {
 
     /// A try to connect a node of a lane ends.
     pub(super) fn connected(&mut self, p: usize, l: usize, node: usize) {
-        if let Some(until) = self.stands(p) {
+        if let Some(until) = self.frozen_until(p) {
             return self.at(until, Event::Connected(p, l, node));
         }
         let place = self.processes[p].lanes[l].places[node];
@@ -300,7 +300,7 @@ impl ShardWorld {
 
     /// The answer whether a node's connection still leads to the master of its slot (rule R43).
     pub(super) fn confirmed(&mut self, p: usize, l: usize, node: usize, asked: u64) {
-        if let Some(until) = self.stands(p) {
+        if let Some(until) = self.frozen_until(p) {
             return self.at(until, Event::Confirmed(p, l, node, asked));
         }
         let (now, asked) = (self.now(), self.start + Duration::from_micros(asked));

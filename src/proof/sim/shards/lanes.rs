@@ -80,7 +80,7 @@ impl ShardWorld {
     }
 
     pub(super) fn refreshed(&mut self, p: usize, number: usize, asked: u64) {
-        if let Some(until) = self.stands(p) {
+        if let Some(until) = self.frozen_until(p) {
             return self.at(until, Event::Refreshed(p, number, asked));
         }
         let cluster = number % 8;

@@ -64,7 +64,7 @@ impl ShardWorld {
     }
 
     pub(super) fn arrive(&mut self, connection: usize) {
-        if let Some(until) = self.server_of_stands(connection) {
+        if let Some(until) = self.server_frozen_until(connection) {
             return self.at(until, Event::Arrive(connection));
         }
         if self.connections[connection].drains
@@ -110,13 +110,13 @@ impl ShardWorld {
         self.at(self.t, Event::Wake(process));
     }
 
-    fn server_of_stands(&self, connection: usize) -> Option<u64> {
+    fn server_frozen_until(&self, connection: usize) -> Option<u64> {
         let here = &self.connections[connection];
-        self.server_stands(here.cluster, here.server)
+        self.server_is_frozen(here.cluster, here.server)
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {
-        if let Some(until) = self.server_of_stands(connection) {
+        if let Some(until) = self.server_frozen_until(connection) {
             return self.at(until, Event::Leftover(connection));
         }
         while let Some(bytes) = self.connections[connection].up.pop_front() {

@@ -73,7 +73,6 @@ impl ShardWorld {
             connections: Vec::new(),
             conditions,
             checks: Checks::default(),
-            parted: None,
             quiet: false,
             traced,
             random,

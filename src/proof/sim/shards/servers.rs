@@ -54,11 +54,21 @@ pub(super) struct Server {
     pub(super) old: bool,
 }
 
+/// A master that was replaced, and is cut off from all but the first process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parted {
+    pub(super) server: usize,
+    /// Until when both are frozen; and when the master has noticed that it is cut off, and ends.
+    pub(super) frozen: u64,
+    pub(super) ends: u64,
+}
+
 pub(super) struct Cluster {
     pub(super) number: usize,
     pub(super) servers: Vec<Server>,
     /// The slot that is being moved.
     pub(super) moving: Option<usize>,
+    pub(super) parted: Option<Parted>,
     /// The maps that servers have returned, by what those knew.
     maps: RefCell<BTreeMap<(View, Masters), Arc<SlotMap>>>,
 }
@@ -85,6 +95,7 @@ impl Cluster {
             number,
             servers: (0..SERVERS).map(server).collect(),
             moving: None,
+            parted: None,
             maps: RefCell::default(),
         }
     }

@@ -25,7 +25,6 @@ pub(crate) struct ShardWorld {
     pub(super) connections: Vec<Connection>,
     pub(super) conditions: Conditions,
     pub(super) checks: Checks,
-    pub(super) parted: Option<Parted>,
     /// All is well from now on.
     pub(super) quiet: bool,
     pub(super) traced: bool,
@@ -72,7 +71,7 @@ pub(super) struct Conditions {
     /// The first shard fails over, to a replica that may lack the last writes; or has all of them.
     pub(super) fails_over: bool,
     pub(super) lags: bool,
-    /// When it fails over, its master and the first process stand still. They go on cut off from all others, together.
+    /// When the shard fails over, its master and the first process are frozen. They go on together, cut off from all others.
     pub(super) parts: bool,
     /// The second master gives its slots away, and is removed.
     pub(super) shrinks: bool,
@@ -114,16 +113,6 @@ impl Conditions {
     pub(super) fn is_calm(self) -> bool {
         !self.cuts && !self.disagrees && !self.fails_over && !self.shrinks
     }
-}
-
-/// A master of a Cluster that is cut off from all but the first process.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parted {
-    pub(super) cluster: usize,
-    pub(super) server: usize,
-    /// Until then both stand still; and when the master has noticed that it is cut off, and ends.
-    pub(super) stands: u64,
-    pub(super) ends: u64,
 }
 
 #[derive(Default)]
@@ -212,33 +201,29 @@ impl ShardWorld {
         self.now
     }
 
-    // ---- a process and a server that stand still, and are cut off together
+    // ---- a process and a server that are frozen, and then cut off together
 
-    /// Until when a process stands still, if it does.
-    pub(super) fn stands(&self, p: usize) -> Option<u64> {
-        let parted = self.parted.filter(|_| p == 0);
-        parted
-            .map(|parted| parted.stands)
-            .filter(|until| *until > self.t)
+    /// Until when a process is frozen, if it is.
+    pub(super) fn frozen_until(&self, p: usize) -> Option<u64> {
+        let parted = self.clusters.iter().filter_map(|here| here.parted);
+        let mut frozen = parted.filter(|_| p == 0).map(|parted| parted.frozen);
+        frozen.find(|until| *until > self.t)
     }
 
-    /// The same for a server.
-    pub(super) fn server_stands(&self, cluster: usize, server: usize) -> Option<u64> {
-        let is_it = |parted: &Parted| (parted.cluster, parted.server) == (cluster, server);
-        let parted = self.parted.filter(is_it);
-        parted
-            .map(|parted| parted.stands)
-            .filter(|until| *until > self.t)
+    /// Until when a server is frozen, if it is.
+    pub(super) fn server_is_frozen(&self, cluster: usize, server: usize) -> Option<u64> {
+        let parted = self.clusters[cluster].parted;
+        let parted = parted.filter(|parted| parted.server == server);
+        let frozen = parted.map(|parted| parted.frozen);
+        frozen.filter(|until| *until > self.t)
     }
 
-    /// Whether bytes of a process reach a server, and are answered.
+    /// Whether a server receives and answers what a process sends.
     pub(super) fn reaches(&self, p: usize, cluster: usize, server: usize) -> bool {
-        let parted = self
-            .parted
-            .filter(|one| one.cluster == cluster && one.ends > self.t);
-        parted.is_none_or(|one| {
-            (p == 0) == (one.server == server) && self.server_stands(cluster, server).is_none()
-        })
+        let parted = self.clusters[cluster].parted;
+        let parted = parted.filter(|parted| parted.ends > self.t);
+        let is_frozen = self.server_is_frozen(cluster, server).is_some();
+        parted.is_none_or(|parted| (p == 0) == (parted.server == server) && !is_frozen)
     }
 
     pub(super) fn point(&self) -> Point {
