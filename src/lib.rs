@@ -183,8 +183,8 @@
 //!   guard](Options::restart_guard): for how long it gives no votes
 //! - a node does not count fencing tokens, does not report which server it is, or lacks what the restart guard
 //!   needs. Once for each node, for as long as the client lives
-//! - no sentinel, or no other server of a Redis Cluster, answers: locks go on; or too few of them name a master: no locks are
-//!   granted there until more do
+//! - no sentinel, or no other server of a Redis Cluster that has one master, answers: locks go on; or too few of them
+//!   name a master: no locks are granted there until more do
 //! - the ttl of a lock is longer than the restart guard
 //! - the thread that reports the loss of a kept lock in time cannot be started
 //!

@@ -17,6 +17,7 @@ use crate::protocol::commands::slots::{Endpoint, SlotMap, SlotRanges};
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk};
 use crate::protocol::node::cluster_votes::{About, is_at};
 use crate::protocol::node::directory_questions::Heard;
+use crate::protocol::node::found_master::DirectoryTimes;
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{
@@ -38,6 +39,16 @@ struct AskedServers {
     first: usize,
     /// How many of them, the last ones, count only if none of the others can be reached.
     spare: usize,
+}
+
+/// The times of a question to several servers.
+#[derive(Clone, Copy)]
+struct AskTimes {
+    /// How long it waits for the answers, and how long these are of use to the caller.
+    waits: Duration,
+    lasts: Duration,
+    /// The caller's time, as errors show it.
+    whole: Duration,
 }
 
 pub(crate) struct ClusterServers {
@@ -183,20 +194,28 @@ impl ClusterServers {
         let asked = self.to_ask(about);
         let has_more = asked.first < asked.peers.len();
         let first = AskedServers {
-            peers: asked.peers[..asked.first].to_vec(),
+            peers: asked.peers.iter().take(asked.first).cloned().collect(),
             spare: 0,
             ..asked
         };
         let will_do = |said: &Maps| will_do(said) || said.opinions.has_all();
         // The others need some time, too.
         let share = if has_more { time / 2 } else { time };
-        let none = vec![None; asked.first];
-        let times = (share, time);
+        let none = vec![None; first.peers.len()];
+        let times = AskTimes {
+            waits: share,
+            lasts: time,
+            whole: time,
+        };
         let (mut said, mut heard) = self.ask_these((slot, about), &first, none, times, &will_do);
         if has_more && !self.is_enough(&said, about) {
             heard.resize(asked.peers.len(), None);
             let rest = until.saturating_duration_since(clock::instant());
-            let times = (rest, rest);
+            let times = AskTimes {
+                waits: rest,
+                lasts: rest,
+                whole: time,
+            };
             (said, _) = self.ask_these((slot, about), &asked, heard, times, &will_do);
         }
         // One server's map is better than none: each server that it names is asked for before it is used.
@@ -218,19 +237,19 @@ impl ClusterServers {
     }
 
     /// Asks those of these servers that have not answered before, and waits until `will_do` returns true of the answers of
-    /// all of them, which are returned, too. The times: how long to wait for answers, and for how long they may still be of use.
+    /// all of them, which are returned, too.
     fn ask_these(
         self: &Arc<Self>,
         (slot, about): (u16, Option<About<'_>>),
         servers: &AskedServers,
         before: HeardMaps,
-        (time, useful): (Duration, Duration),
+        times: AskTimes,
         will_do: &impl Fn(&Maps) -> bool,
     ) -> (Maps, HeardMaps) {
         let now = clock::instant();
         let patience = Patience {
-            time,
-            lasts: server_question::share(useful),
+            time: times.waits,
+            lasts: server_question::share(times.lasts),
             most: MAX_THREADS / if about.is_some() { 1 } else { 2 },
         };
         let peers = servers.peers.iter().zip(&before);
@@ -240,8 +259,13 @@ impl ClusterServers {
         let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
         // An address is confirmed by what others report now.
         let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, about.is_none());
+        // The answer of before of a server that is slow now counts only if the others that are left do not decide it.
+        let is_old = |asked| times.waits < times.lasts && asked + DirectoryTimes::REAL.fresh < now;
         let weigh = |heard: &[Heard<'_, Told<Arc<SlotMap>>>]| {
-            let mut new = heard.iter().cloned();
+            let mut new = heard.iter().map(|heard| match heard {
+                Heard::Answer(_, asked) if is_old(*asked) => Heard::Pending,
+                heard => heard.clone(),
+            });
             let mut next = || new.next().unwrap_or(Heard::Pending);
             let all = before.iter().map(|before| match before {
                 Some((told, asked)) => Heard::Answer(told, *asked),
@@ -249,7 +273,7 @@ impl ClusterServers {
             });
             let all: Vec<_> = all.collect();
             let asked = (&*servers.peers, servers.spare);
-            let opinions = Opinions::of(asked, (now, time), &all, read);
+            let opinions = Opinions::of(asked, (now, times.whole), &all, read);
             let told = all.iter().map(|heard| match heard {
                 Heard::Answer(told, asked) => Some(((*told).clone(), *asked)),
                 _ => None,

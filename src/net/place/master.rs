@@ -301,7 +301,10 @@ impl Directory {
                 "no sentinel of {given} answers: locks go on, and no failover comes about",
             ),
             (Source::Cluster(..), true) => {
-                say!(warn, "no other server of the {given} answers: locks go on")
+                say!(
+                    warn,
+                    "no other server of the {given} answers: locks go on, since it has no other master",
+                )
             }
             (_, false) => say!(
                 warn,

@@ -82,7 +82,7 @@ impl FoundMaster {
     }
 
     /// The master as a question at this time is about it: as confirmed, if its last answer is not much too old.
-    pub(crate) fn to_confirm(self, now: Instant) -> FoundMaster {
+    pub(crate) fn being_asked(self, now: Instant) -> FoundMaster {
         let is_confirmed = self.is_confirmed && now <= self.at + 2 * self.times.holds;
         FoundMaster {
             at: now,
@@ -143,6 +143,9 @@ mod tests {
         };
         assert_eq!(counts(&found(true)), [true, true, false]);
         assert_eq!(counts(&found(false)), [false, false, false]);
+        let later = |found: FoundMaster, later| found.being_asked(now + later).is_confirmed;
+        assert!(later(found(true), 4 * S) && !later(found(false), S));
+        assert!(!later(found(true), 4 * S + Duration::from_nanos(1)));
         set_mutant(Some(Mutant::FewOpen));
         assert_eq!(counts(&found(false)), [true, true, false]);
         set_mutant(None);

@@ -71,7 +71,7 @@ impl MasterAddress {
     /// short time before.
     pub(crate) fn ask(&mut self, now: Instant) -> Option<FoundMaster> {
         (self.asked, self.asking) = (Some(now), true);
-        self.found.clone().map(|found| found.to_confirm(now))
+        self.found.clone().map(|found| found.being_asked(now))
     }
 
     /// Notes the directory's answer to the question of that time. An answer older than the last one means nothing: it

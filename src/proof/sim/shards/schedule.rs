@@ -39,7 +39,7 @@ impl Conditions {
                     fails_over: true,
                     lags: guarded || random.chance(30),
                     cuts: random.chance(30),
-                    parts: guarded && seed / 40 % 4 == 0,
+                    parts: guarded && (seed / 40).is_multiple_of(4),
                     guarded,
                     ..plain
                 }
