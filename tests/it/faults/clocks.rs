@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 
-use redlock_sync::{Event, LockState, Options, Redlock};
+use redlock_sync::{Event, LockState, LostReason, Options, Redlock};
 use support::clocks::{Clock, Clocks};
 use support::clusters::{Cluster, Plan};
 use support::*;
@@ -208,6 +208,8 @@ fn a_kept_lock_outlives_a_step_of_less_than_two_thirds_of_its_ttl() {
     node.set_forward(16);
     unavailable(bob.try_acquire("a", max_ttl));
     eventually("its holder learns that", || held.lost().is_some());
+    // Found by a renewal, not at the end of its validity.
+    assert_eq!(held.lost(), Some(LostReason::Deleted));
 }
 
 /// A clock that is set back ends locks later.
