@@ -1,4 +1,4 @@
-//! The events of a world that are counted, to see that they happen; and the trace of a schedule.
+//! The events of a world that are counted, to see that each happens; and the trace of a schedule.
 
 /// Makes an enum `Count` of the names, and `Counts`, which has a number for each.
 macro_rules! counts {
@@ -13,6 +13,12 @@ macro_rules! counts {
 
         impl Counts {
             const ALL: &'static [Count] = &[$(Count::$name,)+];
+
+            /// The events that never happened.
+            pub(in crate::proof::sim) fn never(&self) -> Vec<Count> {
+                let all = Counts::ALL.iter().zip(self.0);
+                all.filter(|(_, times)| *times == 0).map(|(event, _)| *event).collect()
+            }
 
             pub(in crate::proof::sim) fn add(&mut self, other: &Counts) {
                 for (sum, count) in self.0.iter_mut().zip(other.0) {

@@ -457,8 +457,12 @@ fn two_hold_it(guard: Duration) -> bool {
     cluster.nodes[0].kill();
     cluster.nodes[3].resume();
     cluster.take_over(3);
+    let promoted = Instant::now();
     let next = other.acquire(&name, ttl).unwrap();
     let overlap = held.is_valid();
+    // However late the replica was promoted.
+    let took = promoted.elapsed();
+    assert!(took >= guard, "{guard:?}: {took:?}");
     println!("{guard:?}: {:?}, overlap: {overlap}", since.elapsed());
     drop((held, next));
     overlap

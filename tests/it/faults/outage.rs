@@ -5,6 +5,7 @@ use crate::support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -177,9 +178,16 @@ fn client() {
     redlock.acquire("warm", HOUR).unwrap().release().unwrap();
     println!("ready");
     let over = AtomicBool::new(false);
+    // When the last lock was taken, and the longest time in which none was.
+    let taken = Mutex::new((Instant::now(), Duration::ZERO));
+    let takes = || {
+        let (last, longest) = &mut *taken.lock().unwrap();
+        *longest = last.elapsed().max(*longest);
+        *last = Instant::now();
+    };
     std::thread::scope(|scope| {
         for user in 0..48 {
-            let (redlock, over) = (&redlock, &over);
+            let (redlock, over, takes) = (&redlock, &over, &takes);
             scope.spawn(move || {
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
@@ -187,6 +195,7 @@ fn client() {
                     }
                     let name = format!("{user} {round} {}", "x".repeat(round % 64));
                     if let Ok(Some(lock)) = redlock.try_acquire(name, HOUR) {
+                        takes();
                         match round % 2 {
                             0 => drop(lock),
                             _ => drop(lock.release()),
@@ -200,7 +209,7 @@ fn client() {
         std::io::stdin().read_line(&mut line).unwrap();
         over.store(true, Ordering::Relaxed);
     });
-    println!("done");
+    println!("done: {}", taken.lock().unwrap().1.as_millis());
     // It lives on, and is used.
     let mut line = String::new();
     let over = AtomicBool::new(false);
@@ -255,7 +264,13 @@ fn an_outage_of_the_network_leaves_no_key() {
         network.restore();
         std::thread::sleep(ms(1500));
         writeln!(stdin, "stop").unwrap();
-        assert!(lines.any(|line| line.unwrap().contains("done")));
+        let none_for = lines.find_map(|line| {
+            let line = line.unwrap();
+            line.strip_prefix("done: ")?.parse::<u64>().ok()
+        });
+        // The outage was noticed, and then locks were taken again.
+        let none_for = none_for.expect("it ends");
+        assert!(none_for > 4000, "{none_for} ms");
         let left = |far: &Far| far.keys().into_iter().filter(|key| key != "probe").count();
         let end = Instant::now() + Duration::from_secs(10);
         let mut counts = vec![1];

@@ -188,36 +188,43 @@ fn keys_deleted_underneath_are_noticed_at_the_next_renewal() {
 #[test]
 fn with_all_nodes_silent_the_signal_comes_at_the_deadline() {
     let servers = Server::several(3);
-    // One step lasts longer than the lock: the renewal thread is in the middle of it.
-    for node_timeout in [NODE_TIMEOUT, Duration::from_secs(30)] {
+    // One step lasts longer than the lock: the renewal thread is in the middle of it, and the holder does not look.
+    for (node_timeout, looks) in [(NODE_TIMEOUT, true), (Duration::from_secs(30), false)] {
         let redlock = connected(&servers)
             .with_options(options().node_timeout(node_timeout))
             .unwrap();
-        let lock = keep(&redlock, "a", Duration::from_secs(2));
-        let (sender, receiver) = mpsc::channel();
-        lock.on_lost(move |reason| sender.send((reason, Instant::now())).unwrap());
-        servers.iter().for_each(Server::stop);
-        let left = lock.remaining();
-        let deadline = Instant::now() + left;
-        assert!(!lock.wait_lost(left / 2));
-        assert!(lock.is_valid());
-        assert!(lock.wait_lost(Duration::from_secs(20)));
-        let waited = Instant::now();
-        assert!(
-            waited >= deadline - ms(5) && waited < deadline + 2 * NODE_TIMEOUT,
-            "{:?}",
-            waited - deadline
-        );
-        let (reason, called) = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(reason, LostReason::Expired);
-        assert!(called >= deadline - ms(5) && called < deadline + 2 * NODE_TIMEOUT);
-        assert_lost(&lock, LostReason::Expired);
-        servers.iter().for_each(Server::resume);
-        assert!(matches!(lock.release(), Err(Error::Lost(_))));
-        eventually("nothing is left", || {
-            servers.iter().all(|server| server.keys().is_empty())
-        });
+        // On a busy machine the signal may be late, but not each time.
+        let soon = || lost_after_the_deadline(&servers, &redlock, looks) < NODE_TIMEOUT / 2;
+        assert!((0..5).any(|_| soon()), "looks: {looks}");
     }
+}
+
+/// The nodes fall silent under a kept lock. Returns how long after its deadline its holder learns that.
+fn lost_after_the_deadline(servers: &[Server], redlock: &Redlock, looks: bool) -> Duration {
+    let lock = keep(redlock, "a", Duration::from_secs(2));
+    let (sender, receiver) = mpsc::channel();
+    lock.on_lost(move |reason| sender.send((reason, Instant::now())).unwrap());
+    servers.iter().for_each(Server::stop);
+    let left = lock.remaining();
+    let deadline = Instant::now() + left;
+    assert!(!lock.wait_lost(left / 2));
+    assert!(lock.is_valid());
+    assert!(!looks || lock.wait_lost(Duration::from_secs(20)));
+    let waited = looks.then(Instant::now);
+    let (reason, called) = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(reason, LostReason::Expired);
+    let last = waited.map_or(called, |waited| waited.max(called));
+    let first = waited.map_or(called, |waited| waited.min(called));
+    assert!(first >= deadline - ms(5), "{:?} early", deadline - first);
+    let late = last.saturating_duration_since(deadline);
+    assert!(late < 2 * NODE_TIMEOUT, "{late:?} late");
+    assert_lost(&lock, LostReason::Expired);
+    servers.iter().for_each(Server::resume);
+    assert!(matches!(lock.release(), Err(Error::Lost(_))));
+    eventually("nothing is left", || {
+        servers.iter().all(|server| server.keys().is_empty())
+    });
+    late
 }
 
 #[test]
@@ -724,15 +731,26 @@ fn a_starved_machine_is_no_reason_to_believe_longer() {
             .with_options(options())
             .unwrap();
         let end = Instant::now() + Duration::from_secs(8);
-        while Instant::now() < end {
+        let (mut round, mut takes) = (0, 0);
+        while Instant::now() < end || takes == 0 {
             let lock = keep(&redlock, "a", ms(800));
+            // Every second one ends since no node answers.
+            if round % 2 == 1 {
+                servers.iter().for_each(Server::stop);
+                std::thread::sleep(lock.remaining());
+                servers.iter().for_each(Server::resume);
+            }
             let until = Instant::now() + ms(1500);
             while Instant::now() < until {
                 let taken = matches!(other.try_acquire("a", ms(100)), Ok(Some(_)));
                 // If another could have it, it must not look valid. (Asked afterwards: loss stays.)
                 assert!(!taken || !lock.is_valid());
+                takes += u32::from(taken);
             }
+            round += 1;
+            assert!(round < 100, "no lock is lost");
         }
+        println!("{takes} taken in {round} rounds");
         stop.store(true, Ordering::Relaxed);
     });
 }

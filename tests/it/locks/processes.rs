@@ -149,7 +149,8 @@ fn a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again() {
     let relay = relay::Relay::to(servers[0].port());
     let dir = TempDir::new();
     let started = dir.path().join("started");
-    relay.set(|policy| policy.down.delay = ms(300));
+    // Long enough for the process to be frozen between the grant and its answer.
+    relay.set(|policy| policy.down.delay = ms(1000));
     let mut process = another_process(
         "a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again",
         "acquire",
