@@ -97,6 +97,22 @@ fn a_lock_that_is_gone_is_told_from_another_holders() {
     }
 }
 
+#[test]
+fn a_lock_of_any_kind_that_is_gone_from_most_nodes_is_lost() {
+    let servers = Server::several(3);
+    let redlock = unhurried_connected(&servers);
+    for (kind, take, _) in KINDS {
+        for (end, end_of) in ENDS {
+            let lock = take(&redlock);
+            eventually("on all nodes", || servers.iter().all(|s| s.exists("a")));
+            delete(&servers[1..]);
+            let what = format!("{kind}, {end}");
+            assert_eq!(reason(&what, end_of(lock)).0, LostReason::Deleted, "{what}");
+            eventually("on no node", || servers.iter().all(|s| !s.exists("a")));
+        }
+    }
+}
+
 /// One node is enough to know that another holder's turn has come.
 #[test]
 fn another_holder_on_some_nodes_is_named_though_the_key_is_gone_from_others() {
