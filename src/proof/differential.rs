@@ -130,8 +130,10 @@ fn channel(number: u64) -> Channel {
 impl Pair {
     fn new() -> Pair {
         let server = Server::start();
+        let mut line = server.connect();
+        keys::add_narrow_user(&mut line);
         Pair {
-            line: server.connect(),
+            line,
             subscription: server.connect(),
             server,
             fault: None,
@@ -180,7 +182,8 @@ impl Pair {
                     read_only: which == 0,
                     out_of_memory: which == 1,
                     no_set: which == 2,
-                    ..Mood::default()
+                    too_few_replicas: which == 3,
+                    no_queue: which == 4,
                 };
                 self.be_in(mood);
                 Ok(())
@@ -198,7 +201,8 @@ impl Pair {
                 std::thread::sleep(Duration::from_millis(1 + self.random.below(5)));
                 Ok(())
             }
-            13..23 => {
+            // (Whether a command that is not ours may use a key, the model leaves to servers.)
+            13..23 if !self.model.store.mood.no_queue => {
                 let bytes = self.foreign();
                 self.judge(&bytes)
             }
@@ -233,6 +237,7 @@ impl Pair {
     fn be_in(&mut self, mood: Mood) {
         self.history.push(format!("{mood:?}"));
         let memory: &[u8] = if mood.out_of_memory { b"1" } else { b"0" };
+        let replicas: &[u8] = if mood.too_few_replicas { b"1" } else { b"0" };
         let set: &[u8] = if mood.no_set { b"-set" } else { b"+set" };
         let primary: [&[u8]; 2] = match mood.read_only {
             true => [b"127.0.0.1", b"1"],
@@ -247,6 +252,10 @@ impl Pair {
             (
                 was.out_of_memory != mood.out_of_memory,
                 &[b"CONFIG", b"SET", b"maxmemory", memory],
+            ),
+            (
+                was.too_few_replicas != mood.too_few_replicas,
+                &[b"CONFIG", b"SET", b"min-replicas-to-write", replicas],
             ),
             (
                 was.no_set != mood.no_set,

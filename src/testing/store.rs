@@ -60,7 +60,9 @@ impl Mood {
     /// Whether the server refuses this call of a script for its keys.
     pub(crate) fn refuses_keys(&self, args: &[&[u8]]) -> bool {
         let is_queue = |key: &&[u8]| Companion::Queue.is_key(key);
-        self.no_queue && args.get(4).is_some_and(is_queue)
+        let count = args.get(2).and_then(|count| number(count));
+        let mut keys = args.iter().skip(3).take(count.unwrap_or(0));
+        self.no_queue && keys.any(is_queue)
     }
 }
 

@@ -1,6 +1,9 @@
 //! The keys of the server and those of the model, in one form.
 
+use super::server::Line;
 use super::{Pair, packed, text, words};
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::resp::Reply;
 use crate::testing::store::Value;
 
 /// The keys that locks on two resources consist of.
@@ -16,6 +19,9 @@ pub(super) const NAMES: [&str; 10] = [
     "b}::redlock:fence",
     "b}::redlock:ww",
 ];
+/// The user that may not use the keys of queues, and all users' password.
+const NARROW: &[u8] = b"narrow";
+const PASSWORD: &[u8] = b"password";
 /// All of these keys: type, ttl, and content, with the number of items before it.
 const DUMP: &str = "
     local all = {}
@@ -30,16 +36,36 @@ const DUMP: &str = "
     end
     return all";
 
+pub(super) fn add_narrow_user(line: &mut Line) {
+    let password = [b">", PASSWORD].concat();
+    let mut user: Vec<&[u8]> = vec![b"ACL", b"SETUSER", NARROW, b"on", &password, b"+@all"];
+    let names = NAMES.iter().map(|name| name.as_bytes());
+    let names = names.filter(|name| !Companion::Queue.is_key(name));
+    let names: Vec<Vec<u8>> = names.map(|name| [b"~", name].concat()).collect();
+    user.extend([b"&*".as_slice(), b"resetkeys", b"~*:redlock:done"]);
+    user.extend(names.iter().map(|name| &name[..]));
+    assert_eq!(line.ask(&user).1, Reply::Okay);
+}
+
 impl Pair {
     /// The server's time, its reply if it is asked anything, its keys; and its time again.
     pub(super) fn ask_server(&mut self, command: &[u8]) -> (u64, Option<Vec<u8>>, Vec<Vec<u8>>) {
         let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"10"];
         dump.extend(NAMES.iter().map(|name| name.as_bytes()));
         let time = packed(&[b"TIME"]);
-        let all = [&time, command, &packed(&dump), &time].concat();
-        self.line.send(&all);
+        let narrow = self.model.store.mood.no_queue && !command.is_empty();
+        let [login, logout] = [NARROW, b"default"].map(|user| match narrow {
+            true => packed(&[b"AUTH", user, PASSWORD]),
+            false => Vec::new(),
+        });
+        let dump = packed(&dump);
+        let all: [&[u8]; 6] = [&time, &login, command, &logout, &dump, &time];
+        self.line.send(&all.concat());
         let before = self.line.time();
+        let logged = |line: &mut Line| assert!(!narrow || line.reply().1 == Reply::Okay);
+        logged(&mut self.line);
         let said = (!command.is_empty()).then(|| self.line.reply().0);
+        logged(&mut self.line);
         let keys = words(self.line.reply().1);
         self.time = self.line.time();
         (before, said, keys)
