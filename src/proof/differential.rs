@@ -132,7 +132,7 @@ impl Pair {
         let server = Server::start();
         let mut line = server.connect();
         keys::add_narrow_user(&mut line);
-        Pair {
+        let mut pair = Pair {
             line,
             subscription: server.connect(),
             server,
@@ -145,7 +145,10 @@ impl Pair {
             history: Vec::new(),
             judged: 0,
             not_judged: 0,
-        }
+        };
+        // Its time, which even the first command may need.
+        pair.ask_server(&[]);
+        pair
     }
 
     fn aims_at(&self) -> Option<&Fault> {

@@ -48,8 +48,9 @@ fn last(members: &[(i64, Vec<u8>)]) -> Option<i64> {
     last.map(|last| last.0)
 }
 
-fn slot(member: &[u8]) -> Option<u64> {
-    let digits = head(member)?.strip_prefix(b"s")?;
+/// The slot of a member, also where a reader was written among permits.
+fn number(member: &[u8]) -> Option<u64> {
+    let digits = head(member)?.get(1..)?;
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
@@ -235,7 +236,7 @@ impl CommandRun<'_> {
         let (permits, preferred): (u64, u64) = (needed(permits)?, needed(preferred)?);
         self.may_write(true)?;
         let members = self.members(lock, found);
-        let taken: Vec<u64> = members.iter().filter_map(|one| slot(&one.1)).collect();
+        let taken: Vec<u64> = members.iter().filter_map(|one| number(&one.1)).collect();
         let slots = (0..permits).map(|i| (preferred + i) % permits);
         let free = slots.into_iter().find(|slot| !taken.contains(slot));
         if let Some(slot) = free {
@@ -244,7 +245,7 @@ impl CommandRun<'_> {
             self.put(lock, &member, needed(ttl)?)?;
             return Ok(Data::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
         }
-        let sum = members.iter().filter(|one| slot(&one.1).is_some());
+        let sum = members.iter().filter(|one| head(&one.1).is_some());
         let sum = sum.fold(0, |sum: u32, one| {
             let [a, b, c, ..] = token(&one.1).unwrap_or_default() else {
                 return sum;
