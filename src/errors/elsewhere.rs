@@ -22,9 +22,12 @@ pub(crate) struct Elsewhere {
 pub(crate) enum Hint {
     /// Another server owns this slot.
     Moved(u16, Endpoint),
+    /// Another server owns this slot, and has no host name where host names are announced: the map has its IP address.
+    Nameless(u16),
     /// This slot is being moved, and the other server has the key.
     Asks(u16, Endpoint),
-    /// The slot is being moved, and each of the two has some of the command's keys.
+    /// The slot is being moved, and each of the two has some of the command's keys; or the other one has no host name where
+    /// host names are announced, and no map has servers that own no part of it.
     Torn,
     /// The connection leads to another server than the one that had been named, and nothing was sent.
     Unnamed,
@@ -64,7 +67,7 @@ impl Elsewhere {
     /// Whether the answer is about a key in this slot.
     pub(crate) fn concerns(&self, slot: u16) -> bool {
         match self.hint {
-            Hint::Moved(named, _) | Hint::Asks(named, _) => named == slot,
+            Hint::Moved(named, _) | Hint::Asks(named, _) | Hint::Nameless(named) => named == slot,
             Hint::Torn | Hint::Unnamed => true,
             Hint::None => false,
         }
@@ -78,15 +81,21 @@ impl Hint {
             let slot = words.next()?.parse().ok()?;
             let (host, port) = words.next()?.rsplit_once(':')?;
             let host = match host {
-                "" | "?" => host_of(from),
+                "" => host_of(from),
                 host => host,
             };
             Some((slot, (host.to_owned(), port.parse().ok()?)))
         };
-        let named = |hint: fn(u16, Endpoint) -> Hint| endpoint().map(|(slot, to)| hint(slot, to));
+        let is_nameless = |(_, (host, _)): &(u16, Endpoint)| host == "?";
         match code(error) {
-            "MOVED" => named(Hint::Moved),
-            "ASK" => named(Hint::Asks),
+            "MOVED" => endpoint().map(|it| match is_nameless(&it) {
+                true => Hint::Nameless(it.0),
+                false => Hint::Moved(it.0, it.1),
+            }),
+            "ASK" => endpoint().map(|it| match is_nameless(&it) {
+                true => Hint::Torn,
+                false => Hint::Asks(it.0, it.1),
+            }),
             "TRYAGAIN" => Some(Hint::Torn),
             _ => None,
         }
@@ -127,7 +136,9 @@ mod tests {
             ),
             ("MOVED 17 ::1:6379", Some(Hint::Moved(17, at("::1", 6379)))),
             ("MOVED 17 :6379", Some(Hint::Moved(17, at("::2", 6379)))),
-            ("ASK 17 ?:1", Some(Hint::Asks(17, at("::2", 1)))),
+            ("ASK 17 :1", Some(Hint::Asks(17, at("::2", 1)))),
+            ("MOVED 17 ?:6379", Some(Hint::Nameless(17))),
+            ("ASK 17 ?:1", Some(Hint::Torn)),
             (
                 "TRYAGAIN Multiple keys request during rehashing of slot",
                 Some(Hint::Torn),
@@ -155,6 +166,7 @@ mod tests {
         let from = "h:1".into();
         let concerns = |error| Elsewhere::of(error, &from).unwrap().concerns(17);
         assert!(concerns("MOVED 17 h:2") && concerns("ASK 17 h:2") && concerns("TRYAGAIN x"));
+        assert!(concerns("MOVED 17 ?:2") && !concerns("MOVED 18 ?:2"));
         assert!(!concerns("MOVED 18 h:2") && !concerns("ASK 18 h:2") && !concerns("MOVED"));
     }
 }

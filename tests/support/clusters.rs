@@ -11,6 +11,8 @@ pub const SLOTS: u16 = 16384;
 const FAILED_AFTER: Duration = Duration::from_millis(1500);
 /// Where none can: no test needs it, and a busy machine is no fault.
 const NEVER: Duration = Duration::from_secs(60);
+/// The address of a node without a host name, among others whose host name leads to 127.0.0.1.
+const APART: &str = "127.0.0.3";
 /// A vote that was lost is repeated after some seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -36,8 +38,29 @@ pub struct Plan {
     pub over_tls: bool,
     /// More arguments for each node.
     pub args: &'static [&'static str],
+    /// Host names are announced, and the last node has none: it is at an IP address of its own, [`APART`], and has the port
+    /// of the node before it. Without TLS.
+    pub nameless: bool,
     /// Of the first nodes.
     pub clocks: Option<(Arc<Clocks>, Vec<Clock>)>,
+}
+
+impl Plan {
+    fn count(&self) -> usize {
+        self.masters * if self.replicas { 2 } else { 1 } + self.empty
+    }
+
+    fn is_apart(&self, node: usize) -> bool {
+        self.nameless && node + 1 == self.count()
+    }
+
+    /// The address at which a node listens.
+    fn host(&self, node: usize) -> &'static str {
+        match self.is_apart(node) {
+            true => APART,
+            false => "127.0.0.1",
+        }
+    }
 }
 
 /// A node, as another one sees it.
@@ -136,8 +159,10 @@ impl Cluster {
     }
 
     pub fn with(plan: Plan) -> Cluster {
-        let count = plan.masters * if plan.replicas { 2 } else { 1 } + plan.empty;
-        let nodes: Vec<Server> = (0..count).map(|at| started(&plan, at)).collect();
+        let mut nodes = Vec::new();
+        for at in 0..plan.count() {
+            nodes.push(started(&plan, at, nodes.last()));
+        }
         let text = |value| redis::from_redis_value::<String>(value).unwrap();
         let id = |node: &Server| text(node.command(&["CLUSTER", "MYID"]));
         let cluster = Cluster {
@@ -161,10 +186,10 @@ impl Cluster {
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
         for (at, node) in self.nodes.iter().enumerate() {
-            for other in &self.nodes[..at] {
+            for (other_at, other) in self.nodes[..at].iter().enumerate() {
                 let bus = other.bus.as_ref().map(Port::to_string);
                 let (port, bus) = (other.port().to_string(), bus.unwrap());
-                node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+                node.command(&["CLUSTER", "MEET", self.plan.host(other_at), &port, &bus]);
             }
         }
         let know_all = || {
@@ -213,7 +238,7 @@ impl Cluster {
             true => ("rediss", "/#insecure"),
             false => ("redis", ""),
         };
-        let host = |seed: usize| format!("127.0.0.1:{}", self.nodes[seed].port());
+        let host = |seed: usize| format!("{}:{}", self.plan.host(seed), self.nodes[seed].port());
         let hosts: Vec<String> = seeds.into_iter().map(host).collect();
         let hosts = hosts.join(",");
         format!("{scheme}+cluster://{login}{hosts}{insecure}")
@@ -430,7 +455,8 @@ impl Cluster {
             self.running().all(|(_, node)| {
                 let text = node.command(&["CLUSTER", "NODES"]);
                 let text: String = redis::from_redis_value(text).unwrap();
-                text.matches(",localhost").count() == self.nodes.len()
+                text.matches(",localhost").count()
+                    == self.nodes.len() - usize::from(self.plan.nameless)
             })
         });
     }
@@ -559,7 +585,8 @@ impl Move<'_> {
     fn try_key(&self, key: &str) -> redis::RedisResult<redis::Value> {
         let cluster = self.cluster;
         let port = cluster.nodes[self.to].port().to_string();
-        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "60000"];
+        let host = cluster.plan.host(self.to);
+        let mut words = vec!["MIGRATE", host, &port, "", "0", "60000"];
         if let Some(password) = cluster.plan.password {
             words.extend(["AUTH", password]);
         }
@@ -613,7 +640,8 @@ impl Move<'_> {
     }
 }
 
-fn started(plan: &Plan, at: usize) -> Server {
+/// `before`: the node before it.
+fn started(plan: &Plan, at: usize, before: Option<&Server>) -> Server {
     let limit = match plan.replicas {
         true => FAILED_AFTER,
         false => NEVER,
@@ -634,6 +662,19 @@ fn started(plan: &Plan, at: usize) -> Server {
         args.extend(["--masterauth".into(), password.into()]);
     }
     args.extend(plan.args.iter().map(|arg| (*arg).to_owned()));
+    let more = match (plan.nameless, plan.is_apart(at)) {
+        (false, _) => &[][..],
+        (true, false) => &["--cluster-announce-hostname", "localhost"],
+        (true, true) => &["--bind", APART, "--cluster-announce-ip", APART],
+    };
+    args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    if plan.nameless {
+        args.push("--cluster-preferred-endpoint-type".into());
+        args.push("hostname".into());
+    }
+    if let Some(other) = before.filter(|_| plan.is_apart(at)) {
+        return Server::with_port_of(other, args);
+    }
     let certificate = plan.over_tls.then(|| Certificate::any().clone());
     let clocks = plan.clocks.as_ref();
     match clocks.and_then(|(all, each)| Some((all, each.get(at)?))) {

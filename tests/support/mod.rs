@@ -57,7 +57,7 @@ pub const fn ms(ms: u64) -> Duration {
 /// A `redis-server` of its own, ended with its value.
 pub struct Server {
     child: Option<Child>,
-    port: Port,
+    port: Arc<Port>,
     /// In a cluster it listens to the other nodes on this one.
     bus: Option<Port>,
     /// Its port is one for TLS.
@@ -133,7 +133,7 @@ impl Server {
     ) -> Server {
         Server {
             child: None,
-            port: free_port(),
+            port: free_port().into(),
             bus: None,
             certificate,
             args,
@@ -179,12 +179,21 @@ impl Server {
         links.collect::<Vec<_>>().join(":").into()
     }
 
+    /// With the port of another one, at another address.
+    fn with_port_of(other: &Server, args: Vec<String>) -> Server {
+        let mut server = Server::new(None, args, None);
+        server.port = other.port.clone();
+        server.begin();
+        assert_eq!(server.port(), other.port());
+        server
+    }
+
     fn begin(&mut self) {
         for _ in 0..20 {
             if self.try_spawn() {
                 return;
             }
-            (self.port, self.bus) = (free_port(), None);
+            (self.port, self.bus) = (free_port().into(), None);
         }
         panic!("redis-server does not start: {}", self.why());
     }

@@ -252,6 +252,8 @@ impl Lanes {
                 place.moved(slot, &elsewhere.from, to);
                 has_moved = true;
             }
+            // The map has the owner's address.
+            has_moved |= matches!(elsewhere.hint, Hint::Nameless(_));
         }
         if has_moved {
             self.moved(slot);

@@ -235,7 +235,9 @@ impl Redirect {
             return None;
         }
         match hint {
-            Hint::Moved(..) => self.hops.next(now).map(|pause| self.owner(pause)),
+            Hint::Moved(..) | Hint::Nameless(_) => {
+                self.hops.next(now).map(|pause| self.owner(pause))
+            }
             // The redirect is too old to be relied on.
             Hint::Asks(..) if self.alone && now > answer.begun + NAMED => {
                 self.hops.next(now).map(|pause| self.owner(pause))

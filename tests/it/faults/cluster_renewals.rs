@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::Redlock;
+use redlock_sync::{LockState, Redlock};
 use support::clusters::{Cluster, Plan};
 use support::*;
 
@@ -47,6 +47,36 @@ fn a_kept_lock_does_not_need_the_silent_server_that_has_given_its_slot_away() {
     cluster.nodes[0].resume();
     assert!(!is_lost, "{:?}", lock.lost());
     drop(lock);
+    cluster.nothing_is_left();
+}
+
+/// `MOVED` does not name it. Its port at the address of the server that answers is that server's own.
+#[test]
+fn a_slot_that_moves_to_a_server_without_a_host_name_is_found() {
+    let cluster = Cluster::with(Plan {
+        masters: 3,
+        nameless: true,
+        ..Plan::default()
+    });
+    cluster.knows_all_hostnames();
+    let options = options().node_timeout(S).wait(10 * S);
+    let [holder, other] = [0, 1].map(|_| cluster.client_with(options.clone()));
+    let name = cluster.name(1);
+    for redlock in [&holder, &other] {
+        take(redlock, &name).release().unwrap();
+    }
+    let lock = holder.acquire(&name, 6 * S).unwrap();
+    let lock = lock.keep_alive(LONG).unwrap();
+    cluster.move_slot(&name, 2);
+    let state = other.inspect(&name).unwrap().state();
+    assert!(matches!(state, LockState::Held { .. }), "{state:?}");
+    // Longer than it would last by itself.
+    assert!(!lock.wait_lost(7 * S), "{:?}", lock.lost());
+    lock.release().unwrap();
+    for redlock in [&other, &holder] {
+        redlock.acquire(&name, TTL).unwrap().release().unwrap();
+    }
+    assert_eq!(cluster.master_of(&name), 2);
     cluster.nothing_is_left();
 }
 

@@ -62,6 +62,10 @@ fn an_operation_goes_where_its_key_is() {
     for (action, nodes, error, later, expected) in [
         (&acquire, 1, "MOVED 17 h:2", 1, "owner after 0ns"),
         (&acquire, 1, "ASK 17 h:2", 1, "importer 0 2 after 0ns"),
+        // The owner has no name: the map has its address. A server that only gets the slot is in no map.
+        (&acquire, 1, "MOVED 17 ?:2", 1, "owner after 0ns"),
+        (&acquire, 1, "ASK 17 ?:2", 1, "nowhere, 0 owed"),
+        (&release, 3, "ASK 17 ?:2", 1, "nowhere, 1 owed"),
         // The answer is too old to be relied on.
         (&acquire, 1, "ASK 17 h:2", 1001, "owner after 0ns"),
         // The connection leads to another server than the one that was named.
