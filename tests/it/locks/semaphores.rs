@@ -207,6 +207,24 @@ fn a_permit_that_is_prolonged_by_hand_ends_no_other_one() {
     second.release().unwrap();
 }
 
+/// No key ends with such a member: what is confirmed must end with another one, or the permit is free before.
+#[test]
+fn an_extension_behind_an_end_that_is_no_time_prolongs_the_permit() {
+    let server = Server::start();
+    let one = semaphore(&unhurried_connected(std::slice::from_ref(&server)), 1);
+    for end in ["inf", "9007199254740992", "1e300"] {
+        let mut first = one.try_acquire(ms(2000)).unwrap().unwrap();
+        let members = server.command(&["ZRANGE", NAME, "0", "-1"]);
+        let members: Vec<Vec<u8>> = redis::from_redis_value(members).unwrap();
+        server.command_bytes(&[b"ZADD", NAME.as_bytes(), end.as_bytes(), &members[0]]);
+        first.extend(ms(60_000)).unwrap();
+        let left = server.command(&["PTTL", NAME]);
+        let left: i64 = redis::from_redis_value(left).unwrap();
+        assert!(left > 50_000 && left < 61_000, "{end}: {left}");
+        first.release().unwrap();
+    }
+}
+
 #[test]
 fn numbers_and_names_that_cannot_be_are_refused() {
     let redlock = Redlock::new("redis://127.0.0.1:1").unwrap();

@@ -14,7 +14,8 @@ end
 local failed
 local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]
 local other = string.sub(member, 1, 12) .. marked(string.sub(member, 13), ARGV[4] and 128 or 0)
-local score = ARGV[4] and math.min(last, new) or math.max(last, new)
+-- An end that was set by hand may be no time: no key ends with it, so it counts as none.
+local score = (ARGV[4] or last >= 2 ^ 53) and math.min(last, new) or math.max(last, new)
 if score ~= last or other ~= member then
   failed = put(other, score - now, other == member and last)
 end

@@ -27,7 +27,7 @@ if not member then
   member = ARGV[2]
 end
 local last = redis.call('ZSCORE', name, member)
-if last and last + 0 >= now + ARGV[3] then
+if last and last + 0 >= now + ARGV[3] and last + 0 < 2 ^ 53 then
   return 1
 end
 return put(member, ARGV[3], last) or 1
