@@ -27,8 +27,9 @@ impl Redlock {
     /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
     /// for now, that is tried again for as long as the lock was still valid behind the work, and for ten seconds at least.
     /// A node that is away then does not get the mark later, and one that loses its data loses the mark. As long as a
-    /// majority has it, it is found. If fewer have it, and none of these is among the nodes that answer the next call, the work is done again: at least once, not at most once.
-    /// `redlock run --once-per` does the same.
+    /// majority has it, it is found. If fewer have it, and none of these is among the nodes that answer the next call, the work
+    /// is done again: at least once, not at most once. Work that took `period` or longer leaves no mark, as its period is over.
+    /// `redlock run --once-per` does the same, also where its period is shorter than the ttl.
     ///
     /// # Errors
     ///
@@ -82,10 +83,15 @@ impl Redlock {
             None => {
                 let result = work(&kept)?;
                 let took = begun.elapsed_at(Point::now());
-                let marked = mark_patiently(&kept, period, took, |pause| {
-                    thread::sleep(pause);
-                    true
-                });
+                let marked = match kept.lost() {
+                    _ if took < period => mark_patiently(&kept, period, took, |pause| {
+                        thread::sleep(pause);
+                        true
+                    }),
+                    // Nothing is left of the period: no later holder would see a mark.
+                    None => Ok(()),
+                    Some(reason) => Err(Error::lost(&kept.lock().key.resource, reason)),
+                };
                 marked.map_err(Error::done_before)?;
                 Some(result)
             }

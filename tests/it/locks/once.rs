@@ -119,6 +119,29 @@ fn an_error_shows_whether_the_work_is_done() {
     assert!(!done(failed.unwrap_err()).0);
 }
 
+/// The lock is valid for up to its ttl behind the last renewal, which may come just before the end of the period.
+#[test]
+fn work_that_takes_longer_than_its_period_is_done_and_not_marked() {
+    let server = Server::start();
+    let redlock = connected(std::slice::from_ref(&server));
+    let once = |during: &dyn Fn()| {
+        redlock.once_per("nightly", ms(3000), ms(3000), |_| {
+            thread::sleep(ms(3100));
+            during();
+            Ok::<_, Error>(7)
+        })
+    };
+    assert_eq!(once(&|| {}).unwrap(), Some(7));
+    assert_eq!(redlock.last_run("nightly").unwrap(), None);
+    assert!(!server.exists("nightly"));
+    // Without the lock another host may have done it meanwhile.
+    let error = once(&|| thread::sleep(ms(3000))).unwrap_err();
+    assert!(
+        matches!(error, Error::Lost(_)) && error.after_work(),
+        "{error}"
+    );
+}
+
 fn connects(redlock: &Redlock) {
     eventually("all are connected", || {
         matches!(redlock.connect(), Ok(None))
