@@ -362,11 +362,21 @@ impl Redlock {
     ) -> bool {
         let until = clock::instant() + time;
         let rest = || until.saturating_duration_since(clock::instant());
-        if let Some(lanes) = &self.family().lanes {
+        let family = self.family();
+        if let Some(lanes) = &family.lanes {
             // Redirected releases may not have reached another server yet.
-            while !lanes.wait_owed(rest().min(LOOK)) && !rest().is_zero() && go_on() {}
+            while !lanes.wait_or_send(rest().min(LOOK)) && !rest().is_zero() && go_on() {}
         }
-        self.route(resource).driver.wait_owed(rest(), go_on)
+        let route = self.route(resource);
+        let driver = &route.driver;
+        let are_few = driver.wait_owed(rest(), go_on);
+        let Some(lanes) = &family.lanes else {
+            return are_few;
+        };
+        let owed = driver.nodes().state().core.owed_nodes();
+        are_few
+            && lanes.owed_nodes().or(owed).len()
+                <= crate::values::arithmetic::spare(driver.nodes().places().len())
     }
 
     /// The route to the servers that have this resource: one connection to each node, or lanes.

@@ -2,12 +2,18 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+#[cfg(feature = "cli")]
+use std::thread;
 use std::time::Duration;
 
 use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE};
 use crate::net::driver::driver::Driver;
+#[cfg(feature = "cli")]
+use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::node::debt::Debt;
+#[cfg(feature = "cli")]
+use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
 use crate::values::sync::{guarded, lock, start_thread, wait_until};
 
@@ -108,6 +114,36 @@ impl Lanes {
             left = wait_until(&self.left_changed, left, until);
         }
         !left.is_any()
+    }
+
+    /// As [`wait_owed`](Lanes::wait_owed). Where no thread could be started to send releases on, this one sends one that is
+    /// due.
+    #[cfg(feature = "cli")]
+    pub(crate) fn wait_or_send(&self, time: Duration) -> bool {
+        let now = clock::instant();
+        let mut left = lock(&self.left);
+        let task = match left.owed.is_running() {
+            true => OwedTask::End,
+            false => left.owed.next(now),
+        };
+        drop(left);
+        match task {
+            OwedTask::Send(release) => {
+                guarded(|| self.deliver(release));
+                false
+            }
+            OwedTask::Wait(until) => {
+                thread::sleep(time.min(until.saturating_duration_since(now)));
+                false
+            }
+            OwedTask::End => self.wait_owed(time),
+        }
+    }
+
+    /// The nodes whose releases are still to be sent on.
+    #[cfg(feature = "cli")]
+    pub(crate) fn owed_nodes(&self) -> NodeSet {
+        lock(&self.left).owed.nodes()
     }
 }
 

@@ -297,7 +297,7 @@ impl Lanes {
     }
 
     /// Sends a release to the server that has the key.
-    fn deliver(&self, release: OwedRelease) {
+    pub(super) fn deliver(&self, release: OwedRelease) {
         let slot = release.slot();
         let (lane, op) = lane_choice::LaneSource::owed(&mut { self }, &release);
         let answer = lane.driver.run(op);

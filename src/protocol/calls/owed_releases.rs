@@ -10,6 +10,7 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::node::outbox::MAX_DEBTS;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::arithmetic::NodeSet;
 
 /// How long all releases together are tried once nothing uses the servers any longer: at a server that does not answer,
 /// and in all. Then their keys end with their ttls.
@@ -28,6 +29,8 @@ pub(crate) struct Owed {
     added_at: Option<Instant>,
     /// Whether a thread sends them.
     is_running: bool,
+    /// The nodes of those that were taken to be sent, and have no answer yet.
+    sent: NodeSet,
 }
 
 pub(crate) struct OwedRelease {
@@ -104,6 +107,13 @@ impl Owed {
         self.is_running
     }
 
+    /// The nodes whose releases are here.
+    #[cfg(feature = "cli")]
+    pub(crate) fn nodes(&self) -> NodeSet {
+        let queued: NodeSet = self.queue.iter().map(|release| release.node).collect();
+        queued.or(self.sent)
+    }
+
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
     }
@@ -130,7 +140,10 @@ impl Owed {
         };
         let at = self.queue.iter().position(|release| release.due <= now);
         match at.and_then(|at| self.queue.remove(at)) {
-            Some(release) => OwedTask::Send(release),
+            Some(release) => {
+                self.sent.add(release.node);
+                OwedTask::Send(release)
+            }
             None => OwedTask::Wait(first),
         }
     }
@@ -143,6 +156,7 @@ impl Owed {
         is_there: impl Fn(&OwedRelease) -> bool,
         now: Instant,
     ) {
+        self.sent.remove(release.node);
         let voted = answer.tally.voted().without(answer.tally.failed);
         if voted.has(release.node) || mutant(Mutant::OwedOnce) {
             return;

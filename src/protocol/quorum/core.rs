@@ -134,12 +134,17 @@ impl<W> Core<W> {
     #[cfg(feature = "cli")]
     pub(crate) fn owed(&self) -> OwedTo {
         let spare = crate::values::arithmetic::spare(self.nodes.len());
-        let (owed, connected) = (self.which(Node::is_owed), self.connected_nodes());
+        let (owed, connected) = (self.owed_nodes(), self.connected_nodes());
         match owed.len() > spare {
             false => OwedTo::Few,
             true if owed.without(connected).len() > spare => OwedTo::Absent,
             true => OwedTo::Many,
         }
+    }
+
+    /// The nodes that are owed the end of a lock.
+    pub(crate) fn owed_nodes(&self) -> NodeSet {
+        self.which(Node::is_owed)
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {

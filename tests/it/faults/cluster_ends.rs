@@ -363,3 +363,24 @@ fn a_lock_is_released_behind_its_refill_when_its_slot_has_moved_on() {
     });
     assert!(cluster.nodes_with(&name).is_empty());
 }
+
+/// As `redlock run` asks before it ends. The names are at two servers, so nothing releases them as long as they are.
+#[cfg(feature = "cli")]
+#[test]
+fn a_release_that_is_sent_on_is_waited_for() {
+    let cluster = Cluster::masters(2);
+    let redlock = cluster.client();
+    let name = cluster.name(0);
+    let names = ["x", "y"].map(|end| format!("{{{name}}}:{end}"));
+    let lock = redlock.several(&names).unwrap().try_acquire(LONG).unwrap();
+    let moving = cluster.begin_to_move(&name, 1);
+    moving.key(&names[0]);
+    unavailable(lock.unwrap().release());
+    let wait =
+        |time| redlock_sync::command::wait_released(&redlock, names[0].as_bytes(), time, || true);
+    assert!(!wait(S), "nothing has released {:?}", cluster.keys());
+    moving.all_keys();
+    moving.end();
+    assert!(wait(20 * S), "{:?}", cluster.keys());
+    cluster.nothing_is_left();
+}
