@@ -143,6 +143,7 @@ impl<W> Core<W> {
     }
 
     /// The nodes that are owed the end of a lock.
+    #[cfg(feature = "cli")]
     pub(crate) fn owed_nodes(&self) -> NodeSet {
         self.which(Node::is_owed)
     }
