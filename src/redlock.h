@@ -624,7 +624,7 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
    other threads go on using the lock. It should only pass on the news: set a flag, write to a pipe,
    signal a condition. The lock belongs to its owner: if fn calls a function with the same lock, the
    function reports the lock lost and does nothing; redlock_lock_release(), redlock_lock_leak() and
-   redlock_lock_leak_for() do not free it. Other handles can be used.
+   redlock_lock_leak_for() return CONFIG and do not free it. Other handles can be used.
 
    redlock_lock_stop(), redlock_lock_release(), redlock_lock_leak() and redlock_lock_leak_for() wait for a callback that is
    running. When they return, none is running and none will be called, so `user` may be freed. Do not

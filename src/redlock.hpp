@@ -270,7 +270,7 @@ private:
         return get();
     }
 
-    /* Forgets the handle, unless it was not freed: a reentrant one in another thread, or any in a function of its own. */
+    /* Forgets the handle, unless C has not freed it: a reentrant lock in another thread, or any lock in one of its functions. */
     int ended(int status) noexcept
     {
         if (status != REDLOCK_CONFIG)

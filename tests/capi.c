@@ -629,8 +629,9 @@ static void on_lost(int reason, void *user)
     IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
     IS(REDLOCK_LOST, redlock_lock_on_lost(lock, on_lost, user));
     IS(REDLOCK_LOST, redlock_lock_stop(lock));
-    IS(REDLOCK_LOST, redlock_lock_release(lock));
-    redlock_lock_leak(lock);
+    IS(REDLOCK_CONFIG, redlock_lock_release(lock));
+    IS(REDLOCK_CONFIG, redlock_lock_leak(lock));
+    IS(REDLOCK_CONFIG, redlock_lock_leak_for(lock, TTL));
     CHECK(redlock_lock_token(lock, token, sizeof token) == sizeof token);
 
     /* Others are not. */

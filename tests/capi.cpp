@@ -101,7 +101,10 @@ struct of_its_own {
     redlock::lock lock;
     std::atomic<int> refused{0};
 
-    static void call(std::uint64_t, void *user)
+    static void on_expiring(std::uint64_t, void *user) { ends(user); }
+    static void on_lost(int, void *user) { ends(user); }
+
+    static void ends(void *user)
     {
         auto *self = static_cast<of_its_own *>(user);
         THROWS(redlock::config, self->lock.release());
@@ -125,12 +128,22 @@ static void locks_that_cannot_be_ended_stay_with_their_owner(redlock::client &cl
 
     of_its_own kept{client.acquire("stays", 60s)};
     kept.lock.keep_alive(1h);
-    redlock::detail::check(redlock_lock_on_expiring(kept.lock.get(), 60000, of_its_own::call, &kept));
+    redlock::detail::check(redlock_lock_on_expiring(kept.lock.get(), 60000, of_its_own::on_expiring, &kept));
     for (int round = 0; round < 2000 && kept.refused == 0; round++)
         std::this_thread::sleep_for(10ms);
     CHECK(kept.refused == 1 && kept.lock && kept.lock.is_valid());
     kept.lock.release();
     CHECK(is_free(client, "stays"));
+
+    of_its_own lost{client.acquire("stays", 3s)};
+    lost.lock.keep_alive(1h);
+    redlock::detail::check(redlock_lock_on_lost(lost.lock.get(), of_its_own::on_lost, &lost));
+    client.resume("stays", lost.lock.token(), 3s).release();
+    for (int round = 0; round < 2000 && lost.refused == 0; round++)
+        std::this_thread::sleep_for(10ms);
+    CHECK(lost.refused == 1 && lost.lock.get() != nullptr);
+    THROWS(redlock::lost, lost.lock.release());
+    CHECK(lost.lock.get() == nullptr);
 }
 
 static void other_kinds(redlock::client &client)

@@ -389,7 +389,10 @@ unsafe fn end(
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
-    if let Some(failure) = handle.called_back().or_else(|| handle.in_call()) {
+    // CONFIG, also in a function for a loss: LOST means that the handle is freed.
+    let called_back = callback::is_running(handle.address());
+    let called_back = called_back.map(|_| Failure::config("a function of a lock must not end it"));
+    if let Some(failure) = called_back.or_else(|| handle.in_call()) {
         return Err(failure);
     }
     let mut result = Ok(Err(handle.lost(LostReason::OtherProcess)));
