@@ -1033,6 +1033,15 @@ static void kept_alive(const char *const *urls)
     other = take(redlock, "k", TTL);
     IS(REDLOCK_LOST, redlock_lock_release(lock));
     OK(redlock_lock_release(other));
+
+    /* It was lost before: that reason was found first. */
+    lock = take(redlock, "k", SHORT);
+    EVENTUALLY(!redlock_lock_is_valid(lock));
+    IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_EXPIRED);
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_EXPIRED);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    CHECK(redlock_last_lost_reason() == REDLOCK_REASON_EXPIRED);
     redlock_free(redlock);
 }
 

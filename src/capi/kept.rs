@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::callback::{Callback, ExpiringFn, LostFn};
 use super::lock::{Handle, HeldHandle, end_callbacks, handle, is_reentrant};
 use super::*;
+use crate::KeptLock;
 use crate::values::clock;
 use crate::values::sync::lock;
-use crate::{KeptLock, LostReason};
 
 /// Waiting for a loss goes on in slices of this length, between which other threads may change the lock.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
@@ -26,7 +26,13 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
             _ => {}
         }
         *held = match replace(&mut *held, HeldHandle::Ended) {
-            HeldHandle::Plain(lock) => HeldHandle::Kept(lock.keep_alive(ms(max_hold))?),
+            HeldHandle::Plain(lock) => {
+                let kept = lock.keep_alive(ms(max_hold));
+                if let Err(Error::Lost(lost)) = &kept {
+                    let _ = handle.found_lost.set(lost.reason());
+                }
+                HeldHandle::Kept(kept?)
+            }
             HeldHandle::Kept(_) | HeldHandle::Reentrant(_) | HeldHandle::Ended => {
                 return Err(handle.ended());
             }
@@ -91,7 +97,8 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
-        let held = match handle(lock)?.read() {
+        let handle = handle(lock)?;
+        let held = match handle.read() {
             // In a forked child, and in a function for this loss.
             Err(lost) if lost.code == REDLOCK_LOST => return Ok(lost.lost_reason),
             held => held?,
@@ -100,7 +107,7 @@ extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
             HeldHandle::Plain(lock) => lock.validity().err(),
             HeldHandle::Kept(lock) => lock.lost(),
             HeldHandle::Reentrant(entry) => entry.lock()?.lost_reason(),
-            HeldHandle::Ended => Some(LostReason::Released),
+            HeldHandle::Ended => Some(handle.end_reason()),
         };
         Ok(reason.map_or(REDLOCK_REASON_NONE, reason_code))
     })

@@ -6,7 +6,7 @@ use std::mem::{ManuallyDrop, MaybeUninit, replace};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::callback::{self, Callback};
 use super::*;
@@ -20,6 +20,8 @@ pub(super) struct Handle {
     /// `None`: an entry of a reentrant lock, which cannot be resumed.
     token: Option<Token>,
     held: RwLock<HeldHandle>,
+    /// Why the lock had been lost, if an attempt to keep it alive found that.
+    pub(super) found_lost: OnceLock<LostReason>,
     pub(super) callbacks: Mutex<Vec<Arc<Callback>>>,
 }
 
@@ -38,6 +40,7 @@ impl Handle {
             resource: lock.resource().into(),
             token: Some(*lock.token()),
             held: RwLock::new(HeldHandle::Plain(lock)),
+            found_lost: OnceLock::new(),
             callbacks: Mutex::default(),
         }
     }
@@ -51,6 +54,7 @@ impl Handle {
                 thread: this_thread(),
                 lock: ManuallyDrop::new(lock),
             })),
+            found_lost: OnceLock::new(),
             callbacks: Mutex::default(),
         }
     }
@@ -76,7 +80,15 @@ impl Handle {
 
     /// The error of a handle whose lock was ended before.
     pub(super) fn ended(&self) -> Failure {
-        self.lost(LostReason::Released)
+        self.lost(self.end_reason())
+    }
+
+    /// The first reason why such a lock is not held.
+    pub(super) fn end_reason(&self) -> LostReason {
+        self.found_lost
+            .get()
+            .copied()
+            .unwrap_or(LostReason::Released)
     }
 
     fn is_ours(&self) -> bool {

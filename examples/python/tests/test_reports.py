@@ -231,6 +231,12 @@ inside.wait()
         with locks.lock("break", ttl=600), self.assertRaises(Lost) as taken:
             lock.extend(600)
         self.assertEqual((taken.exception.reason, lock.lost), ("taken", "taken"))
+        lock = locks.lock("break", ttl=0.3)
+        eventually(lambda: lock.lost)
+        with self.assertRaises(Lost) as expired:
+            lock.keep_alive(600)
+        self.assertEqual((expired.exception.reason, lock.lost), ("expired", "expired"))
+        lock.drop()
 
     def test_a_text_that_names_no_holder_or_several_breaks_no_lock(self):
         with locks.read_lock("break:rw", ttl=600) as first, locks.read_lock("break:rw", ttl=600) as second:
