@@ -215,7 +215,11 @@ if process == 0:
     try:
         locks.lock("forked", ttl=60, wait=0.2)
     except Busy:
-        sys.exit(7)  # the copy of the lock that it has is not its own
+        pass  # the copy of the lock that it has is not its own
+    try:
+        held.leak()
+    except Lost as lost:
+        sys.exit(7 if lost.reason == "other process" else 8)
 print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 held.release()
 """)

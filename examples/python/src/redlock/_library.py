@@ -85,6 +85,7 @@ _FALLIBLE: dict[str, list[Any]] = {
     "redlock_lock_on_expiring": [c_void_p, c_uint64, ON_EXPIRING, c_void_p],
     "redlock_lock_wait_lost": [c_void_p, c_uint64],
     "redlock_lock_release": [c_void_p],
+    "redlock_lock_leak": [c_void_p],
     "redlock_lock_leak_for": [c_void_p, c_uint64],
 }
 # The others.
@@ -107,7 +108,6 @@ _OTHERS: dict[str, tuple[list[Any], Any]] = {
     "redlock_lock_lost_reason": ([c_void_p], c_int),
     "redlock_lock_slot": ([c_void_p], c_int64),
     "redlock_lock_token": ([c_void_p, c_char_p, c_size_t], c_size_t),
-    "redlock_lock_leak": ([c_void_p], None),
 }
 
 

@@ -165,7 +165,8 @@ class Lock:
         self._library.redlock_lock_release(self._taken())
 
     def leak(self) -> None:
-        """Leaves it to its ttl: a throttle; or another process has it from now on."""
+        """Leaves it to its ttl: a throttle; or another process has it from now on. Lost: in a forked child. A lock that is over is
+        left without an error."""
         self._library.redlock_lock_leak(self._taken())
 
     def leak_for(self, seconds: float) -> None:
