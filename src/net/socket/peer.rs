@@ -122,6 +122,8 @@ impl Peer {
     pub(crate) fn access(&self) -> Result<Access, Cause> {
         let access = match &self.tls {
             Some(Err(cause)) if !cause.is_final() => self.trust.access(self.info.addr()),
+            #[cfg(feature = "tls-rustls")]
+            Some(Ok(access)) if access.in_part => self.trust.access(self.info.addr()),
             access => access.clone(),
         };
         access.unwrap_or_else(|| Err(Cause::Tls(crate::errors::text::NO_TLS.into())))

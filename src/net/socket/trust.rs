@@ -34,7 +34,7 @@ struct TlsParts {
     provider: Arc<CryptoProvider>,
     /// The verifier, or why there are no root certificates.
     verifier: Result<Arc<WebPkiServerVerifier>, NoRoots>,
-    /// The verifier, if the certificates could not be read at first, and were read since.
+    /// The verifier, if the certificates could not all be read at first, and were read since.
     read_later: Mutex<Option<Arc<WebPkiServerVerifier>>>,
     identity: Option<Arc<SingleCertAndKey>>,
     name: Option<ServerName<'static>>,
@@ -46,13 +46,17 @@ enum NoRoots {
     None(String),
     /// They could not be read, for a reason that lies in this process, or in this machine.
     Unread(String),
+    /// Some could not be read, for such a reason. The others serve until all can be.
+    Part(Arc<WebPkiServerVerifier>),
 }
 
-impl From<&NoRoots> for Cause {
-    fn from(missing: &NoRoots) -> Cause {
-        match missing {
-            NoRoots::None(text) => Cause::Tls(text.clone()),
-            NoRoots::Unread(text) => Cause::NoSocket(text.clone()),
+impl NoRoots {
+    /// The verifier for the time being, or the cause of the error.
+    fn for_now(&self) -> Result<Arc<WebPkiServerVerifier>, Cause> {
+        match self {
+            NoRoots::None(text) => Err(Cause::Tls(text.clone())),
+            NoRoots::Unread(text) => Err(Cause::NoSocket(text.clone())),
+            NoRoots::Part(verifier) => Ok(verifier.clone()),
         }
     }
 }
@@ -62,6 +66,8 @@ impl From<&NoRoots> for Cause {
 pub(crate) struct Access {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) name: ServerName<'static>,
+    /// Whether the certificates could be read in part when the client was made: more may be there by now.
+    pub(crate) in_part: bool,
 }
 
 #[cfg(all(test, feature = "tls"))]
@@ -164,19 +170,21 @@ impl TlsParts {
     fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, Cause> {
         match &self.verifier {
             Ok(verifier) => Ok(verifier.clone()),
-            Err(NoRoots::Unread(_)) => {
+            Err(missing @ NoRoots::None(_)) => missing.for_now(),
+            Err(missing) => {
                 // In a forked child a thread that does not exist may hold the lock.
                 if let Ok(Some(verifier)) = self.read_later.try_lock().as_deref() {
                     return Ok(verifier.clone());
                 }
-                let found =
-                    found_verifier(&self.provider).map_err(|missing| Cause::from(&missing))?;
+                let found = match found_verifier(&self.provider) {
+                    Ok(found) => found,
+                    Err(now) => return now.for_now().or_else(|_| missing.for_now()),
+                };
                 if let Ok(mut later) = self.read_later.try_lock() {
                     *later = Some(found.clone());
                 }
                 Ok(found)
             }
-            Err(missing) => Err(missing.into()),
         }
     }
 
@@ -204,6 +212,7 @@ impl TlsParts {
         Ok(Access {
             config: Arc::new(config),
             name,
+            in_part: !insecure && matches!(self.verifier, Err(NoRoots::Part(_))),
         })
     }
 }
@@ -228,17 +237,18 @@ fn given_roots(pem: &[u8]) -> Result<RootCertStore, String> {
 }
 
 fn found_verifier(provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, NoRoots> {
-    verifier(found_roots()?, provider).map_err(NoRoots::None)
-}
-
-fn found_roots() -> Result<RootCertStore, NoRoots> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
+    let passing = found.errors.iter().find(|error| may_pass(error));
     if !roots.is_empty() {
-        return Ok(roots);
+        let verifier = verifier(roots, provider).map_err(NoRoots::None)?;
+        return match passing {
+            None => Ok(verifier),
+            Some(_) => Err(NoRoots::Part(verifier)),
+        };
     }
-    if let Some(error) = found.errors.iter().find(|error| may_pass(error)) {
+    if let Some(error) = passing {
         return Err(NoRoots::Unread(format!("no root certificates: {error}")));
     }
     let why = found.errors.first();

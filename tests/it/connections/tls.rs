@@ -6,6 +6,7 @@ use crate::support;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, NodeErrors, Options, Redlock, Tls};
@@ -648,6 +649,48 @@ fn certificates_that_could_not_be_read_are_read_by_a_later_connection() {
     let mut process = own_process(name, &url("127.0.0.1", &server));
     let process = process.env("SSL_CERT_FILE", file);
     let output = process.env_remove("SSL_CERT_DIR").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+/// Of two certificates one cannot be read when the client is made: its name leads to itself.
+#[test]
+fn certificates_that_were_read_in_part_are_read_again_by_a_later_connection() {
+    let name = "certificates_that_were_read_in_part_are_read_again_by_a_later_connection";
+    if let Some(word) = told().filter(|word| !word.is_empty()) {
+        let [one, other, dir] = word.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{word}");
+        };
+        let to = |url: &str| {
+            Redlock::new([url])
+                .unwrap()
+                .with_options(options())
+                .unwrap()
+        };
+        let redlocks = [one, other].map(to);
+        take(&redlocks[0], "a").release().unwrap();
+        let text = unavailable(redlocks[1].try_acquire("a", TTL)).to_string();
+        assert!(text.contains("UnknownIssuer"), "{text}");
+        let loops = Path::new(dir).join("other.pem");
+        std::fs::remove_file(&loops).unwrap();
+        std::fs::rename(Path::new(dir).join("beside/kept"), loops).unwrap();
+        eventually("it is taken", || redlocks[1].try_acquire("a", TTL).is_ok());
+        return;
+    }
+    let authorities = [Authority::new(), Authority::new()];
+    let servers = [0, 1].map(|at| Server::over_tls(&authorities[at].signs(&[HERE]), &[]));
+    let dir = TempDir::new();
+    let at = |name| dir.path().join(name);
+    std::fs::write(at("one.pem"), &authorities[0].certificate).unwrap();
+    std::os::unix::fs::symlink("other.pem", at("other.pem")).unwrap();
+    // Certificates have other names in such a directory, or are in a folder of it.
+    std::fs::create_dir(at("beside")).unwrap();
+    std::fs::write(at("beside/kept"), &authorities[1].certificate).unwrap();
+    let [one, other] = servers.each_ref().map(|server| url("127.0.0.1", server));
+    let word = format!("{one} {other} {}", dir.path().display());
+    let mut process = own_process(name, &word);
+    let process = process.env("SSL_CERT_DIR", dir.path());
+    let output = process.env_remove("SSL_CERT_FILE").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
 }
