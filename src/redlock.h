@@ -736,7 +736,8 @@ typedef struct redlock_event {
    CONFIG, or returns 0, and does nothing. A lock whose validity is over when fn returns is not
    acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called.
    fn NULL: no function that was set for this client object is called from now on, and `user` may be freed: the call waits
-   until no thread is in one of them. (If fn itself calls it, it does not wait.) Without that, fn and what it uses must
+   until no thread is in one of them. (If fn itself calls it, it does not wait for that function. Two functions that end each
+   other at the same time, in two threads, wait for each other for ever: end them elsewhere.) Without that, fn and what it uses must
    live as long as the process: the library's threads may report an event after redlock_free().
    CONFIG: a forked child. */
 int redlock_set_observer(redlock_t *redlock, void (*fn)(const redlock_event_t *event, void *user), void *user);
