@@ -116,8 +116,8 @@ impl Lanes {
         !left.is_any()
     }
 
-    /// As [`wait_owed`](Lanes::wait_owed). Where no thread could be started to send releases on, this one sends one that is
-    /// due.
+    /// Waits as [`wait_owed`](Lanes::wait_owed). Where no thread could be started to send releases on, this one sends one
+    /// that is due.
     #[cfg(feature = "cli")]
     pub(crate) fn wait_or_send(&self, time: Duration) -> bool {
         let now = clock::instant();
