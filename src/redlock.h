@@ -99,8 +99,8 @@ extern "C" {
  * (Calls with one lock from several threads wait for each other while one of them changes the lock.
  * redlock_lock_stop(), redlock_lock_leak() and redlock_set_log() wait for a callback that is running.
  * A call that ends the last use of connections blocks like redlock_free(): also redlock_lock_leak(),
- * redlock_set() with a new timeout or restart guard, redlock_set_tls(), redlock_set_prefix() and redlock_set_observer(). A callback for log
- * messages, and one for events, adds its own time.)
+ * redlock_set() with a new timeout or restart guard, redlock_set_tls(), redlock_set_prefix() and
+ * redlock_set_observer(). A callback for log messages, and one for events, adds its own time.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost
@@ -345,8 +345,8 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
    NUL, and empty if there is no holder. It may be NULL.
    Each reader and each permit has a line, such as "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder
    has given the lock up and left it for a time (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if
-   nothing else happens: 0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
-   nothing. New connections are made, with a connect timeout each.
+   nothing else happens: 0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of
+   the above. Changes nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
 int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap,
                     uint64_t *remaining_ms, int *state);
@@ -366,8 +366,8 @@ int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, c
    the period is over, when the work may be done again; `label` gets the label of the process, which has at most 64 bytes,
    cut to `cap` bytes with the NUL. All of them but ended_ms may be NULL. To be asked by a holder of the lock, before it does
    what is done once in a period; by others for people. Blocks as redlock_inspect() does.
-   UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL, an empty or too long resource, or a name with a `}` and no
-   tag in a Redis Cluster. */
+   UNAVAILABLE: no majority of the nodes answered. CONFIG: NULL; a resource that is empty, too long or the name of a
+   key beside a lock; or a name with a `}` and no tag in a Redis Cluster. */
 int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t len, char *label, size_t cap, uint64_t *ended_ms,
                              uint64_t *took_ms, uint64_t *again_in_ms);
 
@@ -380,7 +380,7 @@ int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t le
    Those that wait are notified; set REDLOCK_OPTION_FAIR if they wait in the order of their arrival. New connections are
    made, with a connect timeout each.
    UNAVAILABLE: too few nodes answered; those that did have deleted it. CONFIG, and nothing is deleted: a bad name; a text
-   that names no holder, such as a label alone or a line that was cut; one of several readers or permits, a line for each;
+   that names no holder, such as a label alone or a line that was cut; a text of several readers or permits: give one line;
    or the key has no ttl on some node: it is no lock. */
 int redlock_break_lock(redlock_t *redlock, const void *resource, size_t len, const char *holder, int *broken);
 
@@ -448,9 +448,10 @@ int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t r
                               uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
 /* The following take other locks than those on one name. `*out` is extended, kept alive, checked, leaked and released as any
-   lock, and handed over by redlock_resume_permit() and the like. wait_ms as above; they fail as redlock_acquire_within(), and with
-   OTHER_KIND at once if a majority of the nodes has another kind of lock under the name, or other data: one name is one kind.
-   The guide says what each is for, under "semaphores", "read_write_locks" and "several_names". */
+   lock, and handed over by redlock_resume_permit() and the like. wait_ms as above; they fail as
+   redlock_acquire_within(), and with OTHER_KIND at once if a majority of the nodes has another kind of lock under the
+   name, or other data: one name is one kind. The guide says what each is for, under "semaphores", "read_write_locks"
+   and "several_names". */
 
 /* One lock on all of the n names, or on none of them: resources[i] has resource_lens[i] bytes. Their order does not
    matter, and a name that is given twice counts once. redlock_lock_resource() gives the first in the order of their bytes.
@@ -508,8 +509,8 @@ int redlock_lock_is_valid(const redlock_lock_t *lock);
 
 /* Checks that the lock stays valid for at least at_least_ms. Call it before each critical write, with
    the time that the write may take; if the lock is kept alive, with half of its ttl at most: right before a renewal a little
-   less than two thirds of it are left. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked for; it is still
-   held, and if nothing extends it, this comes before LOST: do not write. */
+   less than two thirds of it are left. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than
+   asked for; it is still held, and if nothing extends it, this comes before LOST: do not write. */
 int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
 
 /* How often redlock_lock_extend() can still succeed. 0 for a lock that is kept alive. */
@@ -632,9 +633,10 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
 
 /* Calls fn(left_ms, user) once, when no more than margin_ms of the validity is left, since no renewal has succeeded or
-   max_hold is used up: before the loss, while there is time to save what has been done. left_ms is what is left then. A renewal may succeed all the same.
-   At once if so little is left already; not after the loss, and not for a lock that is found taken or deleted. Choose at
-   most half of the ttl: right before a renewal a little less than two thirds of it are left. CONFIG: the lock is not kept alive.
+   max_hold is used up: before the loss, while there is time to save what has been done. left_ms is what is left then.
+   A renewal may succeed all the same. At once if so little is left already; not after the loss, and not for a lock
+   that is found taken or deleted. Choose at most half of the ttl: right before a renewal a little less than two thirds
+   of it are left. CONFIG: the lock is not kept alive.
 
    For fn and `user` the same holds as for redlock_lock_on_lost(), but the functions that fn calls with the same lock
    return CONFIG, or 0 for a value, which does not mean that the lock is lost. */
@@ -737,8 +739,8 @@ typedef struct redlock_event {
    acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called.
    fn NULL: no function that was set for this client object is called from now on, and `user` may be freed: the call waits
    until no thread is in one of them. (If fn itself calls it, it does not wait for that function. Two functions that end each
-   other at the same time, in two threads, wait for each other for ever: end them elsewhere.) Without that, fn and what it uses must
-   live as long as the process: the library's threads may report an event after redlock_free().
+   other at the same time, in two threads, wait for each other for ever: end them elsewhere.) Without that, fn and what
+   it uses must live as long as the process: the library's threads may report an event after redlock_free().
    CONFIG: a forked child. */
 int redlock_set_observer(redlock_t *redlock, void (*fn)(const redlock_event_t *event, void *user), void *user);
 

@@ -254,7 +254,7 @@ public:
     }
 
     /* Releases it, and throws lost if it was not held to this point, unavailable if too few nodes confirmed; config, as
-       everything here, if the lock was ended or moved from before. */
+       all functions of a lock that throw, if it was ended or moved from before. */
     void release() { detail::check(ended(redlock_lock_release(owned()))); }
 
     /* Leaves it to its ttl, or for so long. */
@@ -270,7 +270,8 @@ private:
         return get();
     }
 
-    /* Forgets the handle, unless C has not freed it: a reentrant lock in another thread, or any lock in one of its functions. */
+    /* Forgets the handle, unless C has not freed it: a reentrant lock in another thread, or any lock in one of its
+       functions. */
     int ended(int status) noexcept
     {
         if (status != REDLOCK_CONFIG)
@@ -480,8 +481,8 @@ public:
         here_.unlock();
     }
 
-    /* Releases the lock, and throws lost if it was not held to this point, config if it is not locked. The mutex stays locked in this process until
-       unlock(), which std::unique_lock and std::scoped_lock call. */
+    /* Releases the lock, and throws lost if it was not held to this point, config if it is not locked. The mutex stays
+       locked in this process until unlock(), which std::unique_lock and std::scoped_lock call. */
     void release() { held_.release(); }
 
     /* The lock that is held, for the thread that has locked the mutex. */

@@ -30,8 +30,8 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Unavailable`] if too few nodes answered; those that did have deleted it. [`Error::Config`] for an empty
-    /// or too long resource, and if the key has no ttl on some node: then this crate did not make it, and nothing is
-    /// deleted.
+    /// or too long resource, the name of a key [beside a lock](crate::guide::operations#names-of-keys), and if the key has no
+    /// ttl on some node: then this crate did not make it, and nothing is deleted.
     ///
     /// # Example
     ///

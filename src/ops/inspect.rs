@@ -26,13 +26,14 @@ impl Redlock {
     /// [`try_acquire`](Redlock::try_acquire) for that.
     ///
     /// The call changes nothing, and uses its own connections, which end with it; each node has
-    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected (a set whose sentinels do not answer has two
-    /// seconds more) and [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need. Nodes that
-    /// are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
+    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected (a set whose sentinels do not answer has
+    /// two seconds more) and [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that
+    /// locks need. Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource. Nodes that do not answer are not an error, but part of the
+    /// [`Error::Config`] for an empty or too long resource, and the name of a key [beside a
+    /// lock](crate::guide::operations#names-of-keys). Nodes that do not answer are not an error, but part of the
     /// result.
     ///
     /// # Example

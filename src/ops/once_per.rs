@@ -20,16 +20,17 @@ impl Redlock {
     /// Does the work once in a period, on all hosts that call this: the first of them does it under the lock, which is
     /// kept for as long as the work takes (`period` at most), and marks it as done if it returns `Ok`. Calls that come
     /// meanwhile wait, as [`acquire`](Redlock::acquire) does: set [`Options::wait`](crate::Options::wait) to longer than the
-    /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it was done
-    /// within the period, which begins when the work does.
+    /// work takes. If the work fails, or its process dies, a call that waits does it, or the next one. `Ok(None)`: it
+    /// was done within the period, which begins when the work does.
     ///
-    /// The mark is a key beside the lock, `{<resource>}:redlock:done`, on a majority of the nodes; it ends with the period. It
-    /// is written while the lock is held, and not by a holder that comes too late: if nodes do not answer, or refuse it
-    /// for now, that is tried again for as long as the lock was still valid behind the work, and for ten seconds at least.
-    /// A node that is away then does not get the mark later, and one that loses its data loses the mark. As long as a
-    /// majority has it, it is found. If fewer have it, and none of these is among the nodes that answer the next call, the work
-    /// is done again: at least once, not at most once. Work that took `period` or longer leaves no mark, as its period is over.
-    /// `redlock run --once-per` does the same, also where its period is shorter than the ttl.
+    /// The mark is a key beside the lock, `{<resource>}:redlock:done`, on a majority of the nodes; it ends with the
+    /// period. It is written while the lock is held, and not by a holder that comes too late: if nodes do not answer,
+    /// or refuse it for now, that is tried again for as long as the lock was still valid behind the work, and for ten
+    /// seconds at least. A node that is away then does not get the mark later, and one that loses its data loses the
+    /// mark. As long as a majority has it, it is found. If fewer have it, and none of these is among the nodes that
+    /// answer the next call, the work is done again: at least once, not at most once. Work that took `period` or
+    /// longer leaves no mark, as its period is over. `redlock run --once-per` does the same, also where its period is
+    /// shorter than the ttl.
     ///
     /// # Errors
     ///
@@ -107,7 +108,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource, and for one that [cannot be marked](KeptLock::mark_done);
+    /// [`Error::Config`] for an empty or too long resource, the name of a key [beside a
+    /// lock](crate::guide::operations#names-of-keys), and one that [cannot be marked](KeptLock::mark_done);
     /// [`Error::Unavailable`] if no majority of the nodes answered.
     pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
         let resource = self.checked(resource)?;
@@ -135,9 +137,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LONGER: Duration = Duration::from_secs(10);
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or
-/// refuse it for now or for want of a right, are tried again: for as long as the lock was still valid when the work ended. No
-/// other program can do the work meanwhile. The mark ends with the period, however late it is written. `pause` returns
-/// whether to go on.
+/// refuse it for now or for want of a right, are tried again: for as long as the lock was still valid when the work
+/// ended. No other program can do the work meanwhile. The mark ends with the period, however late it is written.
+/// `pause` returns whether to go on.
 ///
 /// # Errors
 ///

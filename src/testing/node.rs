@@ -108,8 +108,9 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource, a label that is too long or not printable, and a ttl below
-    /// a millisecond; [`Error::Random`].
+    /// [`Error::Config`] for an empty or too long resource, the name of a key [beside a
+    /// lock](crate::guide::operations#names-of-keys), a label that is too long or not printable, and a ttl below a
+    /// millisecond; [`Error::Random`].
     ///
     /// # Example
     ///

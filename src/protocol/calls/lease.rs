@@ -162,8 +162,8 @@ impl Lease {
     // ---- the end of a lock that is left for a time
 
     /// The operation that leaves the lock for this long from now on (rule R55). Where no longer than that is left, the nodes
-    /// only note that it was given up: no call waits for that, since it is for people. On the nodes more may be left than this
-    /// lease relies on: less than what is asked for is not sent.
+    /// only note that it was given up: no call waits for that, since it is for people. On the nodes more may be left
+    /// than this lease relies on: less than what is asked for is not sent.
     pub(crate) fn shortening(&self, time: Duration, now: Point) -> Op {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts);

@@ -263,8 +263,8 @@ pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
 }
 
-/// The address in a server's entry. Without a host it is that of the server that was asked. (With the host "?" the server has
-/// no host name, where host names are announced: its IP address is behind its ID.)
+/// The address in a server's entry. Without a host it is that of the server that was asked. (With the host "?" the
+/// server has no host name, where host names are announced: its IP address is behind its ID.)
 fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     let Reply::Array(entry) = entry else {
         return None;

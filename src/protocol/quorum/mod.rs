@@ -7,11 +7,11 @@
 //! - `view`: the state of all nodes at one time
 //! - `operation`: one operation on all nodes, and in `operation/verdict` its verdict (`operations`: those under way)
 //! - `next`: what the thread that carries out the core's decisions must do
-//! - `confirm`: releases that no operation waits for (`notified`: those that notified another process; `late_grants`: permits of
-//!   which a node's answer comes behind the verdict)
+//! - `confirm`: releases that no operation waits for (`notified`: those that notified another process; `late_grants`:
+//!   permits of which a node's answer comes behind the verdict)
 //! - `attempt`: the tries of one attempt to acquire
-//! - `core`: the nodes and the operations together (`core/leader_steps`: the leader's steps; `core/sending`, `core/replies`: what
-//!   is written to the nodes and read from them; `core/links`: their connections)
+//! - `core`: the nodes and the operations together (`core/leader_steps`: the leader's steps; `core/sending`,
+//!   `core/replies`: what is written to the nodes and read from them; `core/links`: their connections)
 
 pub(crate) mod answer;
 pub(crate) mod attempt;

@@ -173,7 +173,7 @@ impl CommandRun<'_> {
                     "ERR attempt to perform arithmetic on a string value",
                 ))?,
             };
-            // A NaN is not less, and nothing is less than it.
+            // Each comparison with a NaN is false, so the number is one where a counter is one.
             let not_less = next >= counted + 1.0;
             if !not_less && !next.is_nan() {
                 next = counted + 1.0;

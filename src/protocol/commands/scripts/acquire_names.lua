@@ -5,9 +5,9 @@
 -- ARGV[2]  the ttl in ms
 -- ARGV[7]  optional, for each name: the token of a claim, a lock of the caller's own, which the new lock takes over
 --
--- Returns 1. Otherwise, of the first name that is held, three words as lock_info: for how many ms; its holder, or six digits that
--- differ where the readers differ (rule R54); and whether the waiter is in the queue of that name, with the number of the name, from
--- 0 on. Where a name is in other use: -2 read locks, -3 permits, -4 other data.
+-- Returns 1. Otherwise, of the first name that is held, three words as lock_info: for how many ms; its holder, or six
+-- digits that differ where the readers differ (rule R54); and whether the waiter is in the queue of that name, with
+-- the number of the name, from 0 on. Where a name is in other use: -2 read locks, -3 permits, -4 other data.
 
 local count = me == '' and #KEYS or #KEYS / 2
 -- It waits for one name. A message about another one goes on to the next waiter there, which may be another thread of this

@@ -1,5 +1,6 @@
--- Not acquired: the lock's remaining ttl, and six digits of the SHA-1 of its token, which distinguish one holder from the next; at the end its label, if it has one.
--- A key that is no lock: -1 if it has no ttl, "-2 -" if it has another type. "-1 -" if this user may not ask.
+-- Not acquired: the lock's remaining ttl, and six digits of the SHA-1 of its token, which distinguish one holder from
+-- the next; at the end its label, if it has one. A key that is no lock: -1 if it has no ttl, "-2 -" if it has another
+-- type. "-1 -" if this user may not ask.
 
 local value, left = try('GET', lock), try('PTTL', lock)
 if type(value) == 'table' and string.sub(value.err, 1, 9) == 'WRONGTYPE' then

@@ -21,8 +21,8 @@ end
 local function head(member)
   return #member >= 32 and string.match(member, '^redlock:([rs]%d%d%d)')
 end
--- The end of the last holder. One that was set by hand may be no time. (A server whose slot is on its way refuses to look at a key
--- whose last member was removed.)
+-- The end of the last holder. One that was set by hand may be no time. (A server whose slot is on its way refuses to
+-- look at a key whose last member was removed.)
 local function last()
   local at, one = 0, nil
   repeat
@@ -38,15 +38,16 @@ local function set_end()
   return type(set) == 'table' and set or nil
 end
 local final = (found == 's' or found == 'r') and last() or now + left
--- Before a member goes: without the right to set it, the end of the key would stay that of the member that is gone. (An end that is
--- over would delete the key.)
+-- Before a member goes: without the right to set it, the end of the key would stay that of the member that is gone.
+-- (An end that is over would delete the key.)
 local function try_set_end()
   redis.call('PEXPIREAT', name, string.format('%.0f', math.max(final, now) + 1))
 end
 if found == 's' or found == 'r' then
-  -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the key shows by how
-  -- much this server's clock is ahead of that of the server which set the scores; they follow (rule R49a). Where it is behind, the key
-  -- follows: no holder ends earlier for that, since a score may have been changed by hand.
+  -- A slot of a Redis Cluster moves with the times that are left of its keys, and with the scores as they are. So the
+  -- key shows by how much this server's clock is ahead of that of the server which set the scores; they follow (rule
+  -- R49a). Where it is behind, the end of the key follows the scores. No score is lowered, and no holder ends earlier: a
+  -- score that was changed by hand looks the same.
   local ahead = now + left - final
   if left >= 0 and math.abs(ahead) > 1 then
     -- This write comes first, as a server without memory refuses ZADD only if no write came before it.
@@ -102,8 +103,8 @@ local function try_release()
   end
   redis.call('ZREM', name, 'redlock:')
 end
--- A member exists for this number of ms from now on. `before`: its score, if it has one. Returns an error, if there is one: then
--- all is as it was, and nothing stays for ever.
+-- A member exists for this number of ms from now on. `before`: its score, if it has one. Returns an error, if there is
+-- one: then all is as it was, and nothing stays for ever.
 local function put(member, ttl, before)
   local added = redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
   local failed = set_end()

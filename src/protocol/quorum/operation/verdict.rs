@@ -111,7 +111,7 @@ impl<W> Operation<W> {
         let asks = learns && verdict == Verdict::Yes && until > now + 2 * SLICE;
         let mut owing = self.owing().and(view.connected);
         if asks {
-            // The others are asked again with the next extension.
+            // Slow nodes are asked again with the next extension; their late grants of permits are found when they arrive.
             owing = owing.without(view.slow);
         }
         let waits = acquire && unsure || asks;
