@@ -59,6 +59,31 @@ class Reports(unittest.TestCase):
             self.assertEqual(len(logs.records), count)
         self.assertTrue(any("acquire" in record.getMessage() for record in logs.records))
 
+    def test_threads_set_the_logger_at_once_and_the_library_calls_none_that_is_freed(self):
+        child = program("""
+import faulthandler, logging, threading, time
+faulthandler.enable()
+logger = logging.getLogger("redlock")
+logger.addHandler(logging.NullHandler())
+logger.setLevel(5)
+over = time.monotonic() + 1
+def sets(last):
+    while time.monotonic() < over:
+        log_to(logger)
+        log_to(last)
+threads = [threading.Thread(target=sets, args=[last]) for last in (logger, None)]
+for thread in threads:
+    thread.start()
+while time.monotonic() < over:
+    locks.lock("logged", ttl=60).release()
+for thread in threads:
+    thread.join()
+log_to(logger)
+locks.lock("logged", ttl=60).release()
+""")
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (0, ""), err)
+
     def test_events_are_observed(self):
         events = []
         seen = Redlock([*NODES, NOWHERE], node_timeout=2)

@@ -45,6 +45,7 @@ def observer(function: Callable[[Event], object]) -> Any:
     return ON_EVENT(noting(reporting, call))
 
 
+# None is dropped: another thread can install its own at the same time, and the one that C calls is that of the last call in C.
 _log: list[Any] = []
 
 
@@ -55,7 +56,6 @@ def log_to(logger: logging.Logger | None, *, library: str | None = None) -> None
     functions = load(find(library))
     if logger is None:
         functions.redlock_set_log(0, ON_LOG(), None)
-        _log.clear()
         return
     to = logger
     level = next((level for level in (5, 4, 3, 2) if to.isEnabledFor(_LEVELS[level])), 1)
@@ -64,8 +64,8 @@ def log_to(logger: logging.Logger | None, *, library: str | None = None) -> None
         to.log(_LEVELS.get(level, logging.INFO), "%s", message.decode(errors="replace"))
 
     callback = ON_LOG(noting(reporting, call))
-    functions.redlock_set_log(level, callback, None)  # the one before is over when this returns
-    _log[:] = [callback]
+    _log.append(callback)
+    functions.redlock_set_log(level, callback, None)
     # The library's threads still run while the interpreter ends.
     if not _off:
         _off.append(lambda: functions.redlock_set_log(0, ON_LOG(), None))
