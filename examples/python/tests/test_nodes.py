@@ -5,6 +5,7 @@ import unittest
 
 from redlock import Busy, Config, Lost, Redlock, Unavailable
 from redlock.testing import REQUESTS, Node
+from support import program
 
 try:
     Node().close()
@@ -122,6 +123,48 @@ class Nightly(unittest.TestCase):
         node.close()
         with self.assertRaises(Config):
             node.url
+
+
+class End(unittest.TestCase):
+    def test_a_signal_at_the_end_of_the_interpreter_leaves_no_function_registered(self):
+        child = program("""
+import os, threading, time
+from redlock import _waiting
+from redlock.testing import Node
+node = Node()
+locks = Redlock(node.url, node_timeout=2)
+events = []
+waits_for_threads, interrupts = _waiting.ending.changed.wait, []
+def interrupted():
+    if not interrupts:
+        interrupts.append(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    waits_for_threads()
+_waiting.ending.changed.wait = interrupted
+def registers():
+    while True:
+        kept.on_lost(lambda reason: None)
+        time.sleep(0.1)
+held = locks.lock("held", ttl=60)
+kept = locks.lock("kept", ttl=2)
+kept.keep_alive(1.5, on_lost=lambda reason: None)
+locks.observe(events.append)
+for function in registers, lambda: locks.lock("held", ttl=60, wait=float("inf")):
+    threading.Thread(target=function, daemon=True).start()
+time.sleep(0.3)
+class Slow:
+    \"\"\"The loss comes while it ends.\"\"\"
+    def __del__(self, sleep=time.sleep, write=os.write, events=events):
+        before = len(events)
+        sleep(2.5)
+        write(1, b"%d\\n" % (len(events) - before))
+sys.slow = Slow()
+sys.kept = kept, held, locks, node  # not dropped before
+""")
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (0, "0\n"), err)
+        self.assertIn("KeyboardInterrupt", err)
+        self.assertNotIn("Error", err)
 
 
 if __name__ == "__main__":

@@ -169,9 +169,11 @@ class Redlock:
 
     def observe(self, function: Callable[[Event], object]) -> None:
         """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock."""
-        self._observers.append(observer(function))
-        _observed.add(self)
-        self._library.redlock_set_observer(self._handle, self._observers[-1], None)
+        callback = observer(function)
+        self._observers.append(callback)
+        with _waiting.ending.registering():
+            _observed.add(self)
+            self._library.redlock_set_observer(self._handle, callback, None)
 
     def check(self, probe: str | bytes) -> Report:
         """Whether the nodes are fit for locks, and what is wrong. `probe`: a lock that is tried."""

@@ -125,8 +125,9 @@ class Lock:
         callback = ON_LOST(noting(self._called_back_in, call))
         # It must live for as long as the library may call it.
         self._callbacks.append(callback)
-        _called_back.add(self)
-        self._call("on_lost", callback, None)
+        with ending.registering():
+            _called_back.add(self)
+            self._call("on_lost", callback, None)
 
     def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
         """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left,
@@ -137,8 +138,10 @@ class Lock:
 
         callback = ON_EXPIRING(noting(self._called_back_in, call))
         self._callbacks.append(callback)
-        _called_back.add(self)
-        self._call("on_expiring", ms(margin), callback, None)
+        margin_ms = ms(margin)
+        with ending.registering():
+            _called_back.add(self)
+            self._call("on_expiring", margin_ms, callback, None)
 
     def mark_done(self, period: float, took: float) -> None:
         """Marks the work of this lock, which has taken `took` seconds, as done for the rest of the period that began with it: until

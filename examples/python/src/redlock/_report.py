@@ -65,11 +65,12 @@ def log_to(logger: logging.Logger | None, *, library: str | None = None) -> None
 
     callback = ON_LOG(noting(reporting, call))
     _log.append(callback)
-    functions.redlock_set_log(level, callback, None)
-    # The library's threads still run while the interpreter ends.
-    if not _off:
-        _off.append(lambda: functions.redlock_set_log(0, ON_LOG(), None))
-        ending.last.extend(_off)
+    with ending.registering():
+        # The library's threads still run while the interpreter ends.
+        if not _off:
+            _off.append(lambda: functions.redlock_set_log(0, ON_LOG(), None))
+            ending.last.extend(_off)
+        functions.redlock_set_log(level, callback, None)
 
 
 _off: list[Callable[[], None]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import nullcontext
 from typing import Any, Callable, Generator
 
 from ._library import KEEP_TRYING, Cancelled
@@ -18,12 +19,16 @@ class _Ending:
     """The end of the interpreter. Threads that are not waited for (daemons) still run then, and a lock that one of them
     got would stay taken for its ttl."""
 
+    # How often a step is tried.
+    TRIES = 100
+
     def __init__(self) -> None:
         self.last: list[Callable[[], None]] = []
         self.begin()
 
     def begin(self) -> None:
-        self.begun, self.waits, self.changed = False, 0, threading.Condition(threading.Lock())
+        self.begun, self.is_over, self.waits = False, False, 0
+        self.changed = threading.Condition(threading.Lock())
 
     def __enter__(self) -> None:
         with self.changed:
@@ -37,16 +42,40 @@ class _Ending:
             self.changed.notify_all()
 
     def run(self) -> None:
+        """A step that an exception of a signal handler ends is repeated: a function that stays registered would be called when the
+        interpreter is gone, and abort the process. (Such an exception can be of any class.)"""
+        if self.is_over:
+            return
+        raised: BaseException | None = None
+        for step in (self._end_waits, *self.last):
+            for _ in range(self.TRIES):
+                try:
+                    step()
+                    break
+                except BaseException as error:
+                    raised = raised or error
+        self.is_over = True
+        if raised is not None:
+            try:
+                raise raised
+            finally:
+                del raised
+
+    def _end_waits(self) -> None:
         with self.changed:
             self.begun = True
             while self.waits:
                 self.changed.wait()
-        for end in self.last:
-            end()
+
+    def registering(self) -> Any:
+        """For a `with` around the registration of a function: none of a daemon thread comes behind the end."""
+        return nullcontext() if threading.current_thread() is threading.main_thread() else self
 
 
 ending = _Ending()
-atexit.register(ending.run)
+# The second one is for an exception of a signal handler that the first one could not catch.
+for _ in range(2):
+    atexit.register(ending.run)
 # In a forked child the waits of the parent's threads do not exist.
 os.register_at_fork(after_in_child=ending.begin)
 
