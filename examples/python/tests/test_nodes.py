@@ -1,9 +1,12 @@
 """The module `redlock.testing`: how a program's unit tests use it."""
 
+import gc
 import threading
 import unittest
+import warnings
+import weakref
 
-from redlock import Busy, Config, Lost, Redlock, Unavailable
+from redlock import Busy, Config, Lost, Redlock, Unavailable, _client, _lock
 from redlock.testing import REQUESTS, Node
 from support import program
 
@@ -123,6 +126,64 @@ class Nightly(unittest.TestCase):
         node.close()
         with self.assertRaises(Config):
             node.url
+
+
+class Thrown(unittest.TestCase):
+    def test_an_exception_of_a_signal_handler_frees_no_function_and_leaves_no_lock(self):
+        child = program("""
+import faulthandler, random, time, warnings
+from redlock.testing import Node
+faulthandler.enable()
+warnings.simplefilter("ignore")
+sys.unraisablehook = lambda _: None
+node, armed, interrupted, left = Node(), False, 0, set()
+locks = Redlock(node.url, node_timeout=1, wait=1)
+class Stop(BaseException):
+    pass
+def stop(*_):
+    global interrupted
+    if armed:
+        interrupted += 1
+        raise Stop
+signal.signal(signal.SIGALRM, stop)
+def throws_away(name):
+    lock = locks.lock(name, ttl=0.5)
+    lock.keep_alive(0.3, on_lost=lambda reason: None)
+random.seed(17)
+over, number = time.monotonic() + 2, 0
+while time.monotonic() < over:
+    number += 1
+    name = f"thrown:{number}"
+    try:
+        armed = True
+        # A few microseconds are enough where it is freed.
+        signal.setitimer(signal.ITIMER_REAL, random.random() * 0.0012 + 1e-5)
+        throws_away(name)
+        armed = False
+    except Stop:
+        armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if node.held(name):
+        left.add(name)
+time.sleep(1)  # what is left is lost, and its function called
+print(interrupted > 100, len(left) < interrupted / 50)
+""")
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (0, "True True\n"), err)
+
+    def test_a_function_that_refers_to_its_lock_or_client_keeps_neither(self):
+        with Node() as node, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            locks = Redlock(node.url, node_timeout=2)
+            locks.observe(lambda event: locks)
+            lock = locks.lock("kept", ttl=60)
+            lock.keep_alive(3600, on_lost=lambda reason: lock)
+            lock.on_expiring(20, lambda left: lock)
+            gone = weakref.ref(locks)
+            del lock, locks
+            gc.collect()
+            self.assertEqual((node.held("kept"), gone()), (0, None))
+            self.assertEqual((_lock._called_back, _client._observers), ({}, {}))
 
 
 class End(unittest.TestCase):

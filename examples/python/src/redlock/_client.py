@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Sequence
 
 from . import _waiting
-from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes
+from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes, weakly
 from ._lock import Lock
 from ._report import Event, observer
 from .errors import Busy, Config, Unavailable
@@ -84,6 +84,7 @@ class Redlock:
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
         self._wait = wait
+        self._functions: list[Any] = []
         self._observers: list[Any] = []
         times = {1: wait, 2: retry_delay_min, 3: retry_delay_max, 4: node_timeout, 5: connect_timeout, 7: restart_guard}
         numbers = {option: ms(time) for option, time in times.items() if time is not None}
@@ -169,8 +170,10 @@ class Redlock:
 
     def observe(self, function: Callable[[Event], object]) -> None:
         """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock."""
-        callback = observer(function)
+        callback = observer(weakly(self._functions, function))
         self._observers.append(callback)
+        # An exception of a signal handler in `__del__` can leave the library's part behind.
+        _observers[id(self._observers)] = self._observers
         with _waiting.ending.registering():
             _observed.add(self)
             self._library.redlock_set_observer(self._handle, callback, None)
@@ -251,8 +254,11 @@ class Redlock:
         if self._handle is not None:
             self._silence()
             self._library.redlock_free(self._handle)
+            _observers.pop(id(self._observers), None)
 
 
+# Those that the library may call, by their list.
+_observers: dict[int, list[Any]] = {}
 # Their events must not reach an interpreter that is gone.
 _observed: weakref.WeakSet[Redlock] = weakref.WeakSet()
 

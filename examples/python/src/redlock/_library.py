@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import threading
+import weakref
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, Tuple
 
@@ -178,6 +179,25 @@ def noting(threads: list[Thread], function: Callable[..., object]) -> Callable[.
             function(*arguments)
         finally:
             threads.remove(thread)
+
+    return call
+
+
+class _Function:
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
+
+
+def weakly(kept: list[Any], function: Callable[..., object]) -> Callable[..., None]:
+    """The function, for a callback that may outlive its object: it is called as long as `kept`, a list of that object, is there.
+    (The callback must not refer to the function, which often refers to the object, and would keep it.)"""
+    kept.append(_Function(function))
+    found = weakref.ref(kept[-1])
+
+    def call(*arguments: Any) -> None:
+        still = found()
+        if still is not None:
+            still.function(*arguments)
 
     return call
 

@@ -6,12 +6,11 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from ctypes import byref, c_uint64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable
 
-from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, Thread, ms, noting, this_thread
+from ._library import ON_EXPIRING, ON_LOST, REASONS, TOKEN_SIZE, Thread, ms, noting, this_thread, weakly
 from ._report import reporting
 from ._waiting import ending
 from .errors import Config, Error, Lost, Unavailable
@@ -33,6 +32,7 @@ class Lock:
         self._process, self._entered = os.getpid(), False
         # The threads whose calls use the handle: until they are over it must not be freed.
         self._calls: list[Thread] = []
+        self._functions: list[Any] = []
         self._callbacks: list[Any] = []
         # The threads that are in a function for this lock's loss or expiry: its end waits for them.
         self._called_back_in: list[Thread] = []
@@ -118,30 +118,31 @@ class Lock:
 
     def on_lost(self, function: Callable[[str], object]) -> None:
         """Another function for the loss of a lock that is kept alive; called at once if it is lost already."""
+        function = weakly(self._functions, function)
+
         def call(reason: int, _user: Any) -> None:
             function(REASONS.get(reason, "over"))
 
-        # (It does not refer to this object, which would live on in a cycle.)
-        callback = ON_LOST(noting(self._called_back_in, call))
-        # It must live for as long as the library may call it.
-        self._callbacks.append(callback)
-        with ending.registering():
-            _called_back.add(self)
-            self._call("on_lost", callback, None)
+        self._register("on_lost", ON_LOST(noting(self._called_back_in, call)))
 
     def on_expiring(self, margin: float, function: Callable[[float], object]) -> None:
         """Calls function(seconds left) once, when no more than `margin` of the validity of a lock that is kept alive is left,
         since no renewal has succeeded or max_hold is used up: before the loss, while there is time to save what has been done.
         Choose at most half of the ttl. It runs in a thread of its own, and must not use the lock: other threads may."""
+        function = weakly(self._functions, function)
+
         def call(left: int, _user: Any) -> None:
             function(left / 1000)
 
-        callback = ON_EXPIRING(noting(self._called_back_in, call))
-        self._callbacks.append(callback)
-        margin_ms = ms(margin)
+        self._register("on_expiring", ms(margin), ON_EXPIRING(noting(self._called_back_in, call)))
+
+    def _register(self, name: str, *arguments: Any) -> None:
+        """Passes a callback, the last argument, to the library. It lives for as long as the library may call it."""
+        self._held()
+        self._callbacks.append(arguments[-1])
         with ending.registering():
-            _called_back.add(self)
-            self._call("on_expiring", margin_ms, callback, None)
+            _called_back[id(self._callbacks)] = self._library, self._handle, self._calls, self._callbacks
+            self._call(name, *arguments, None)
 
     def mark_done(self, period: float, took: float) -> None:
         """Marks the work of this lock, which has taken `took` seconds, as done for the rest of the period that began with it: until
@@ -165,18 +166,29 @@ class Lock:
     def release(self) -> None:
         """Releases it. Lost: it was lost before; Unavailable: too few nodes confirmed, and it ends with its ttl; Config: it was
         released or left before, also by another thread."""
-        self._library.redlock_lock_release(self._taken())
+        try:
+            self._library.redlock_lock_release(self._taken())
+        except (Lost, Unavailable):
+            self._ended()
+            raise
+        self._ended()
 
     def leak(self) -> None:
         """Leaves it to its ttl: a throttle; or another process has it from now on. Lost: in a forked child. A lock that is over is
         left without an error."""
         self._library.redlock_lock_leak(self._taken())
+        self._ended()
 
     def leak_for(self, seconds: float) -> None:
         """Leaves it taken for so long from now, or to its ttl if that is sooner: for work that must not be done again too
         soon, but may take longer than that."""
         for_ms = ms(seconds)
-        self._library.redlock_lock_leak_for(self._taken(), for_ms)
+        try:
+            self._library.redlock_lock_leak_for(self._taken(), for_ms)
+        except (Lost, Unavailable):
+            self._ended()
+            raise
+        self._ended()
 
     def drop(self) -> None:
         """Releases it if it is held, and raises nothing."""
@@ -192,12 +204,11 @@ class Lock:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Calls a function of the library with the handle."""
-        function, thread = getattr(self._library, f"redlock_lock_{name}"), this_thread()
-        try:
-            self._calls.append(thread)
-            return function(self._handle, *arguments)
-        finally:
-            self._calls.remove(thread)
+        return _call(self._library, self._handle, self._calls, name, *arguments)
+
+    def _ended(self) -> None:
+        """The library has ended the lock, and calls no function of it any longer."""
+        _called_back.pop(id(self._callbacks), None)
 
     def _taken(self) -> c_void_p:
         """The handle, for a function of the library that frees it: so it is forgotten first, and no other thread is in a call
@@ -252,20 +263,34 @@ class Lock:
                 raise
 
     def __del__(self) -> None:
+        raised: BaseException | None = None
         try:
             # In a forked child it is a copy, and the parent's lock.
             if self._handle and self._process == os.getpid() and self.owned():
                 text = f"the lock {self._name!r} was thrown away while it was held: use `with`, or release or leak it"
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        finally:  # the warning may be an error
-            if this_thread() in self._called_back_in:
-                # In a function of this lock, which must not end it.
+        finally:  # the warning may be an error, and the handler of a signal may raise one: the interpreter shows it, and goes on
+            for _ in range(100):
                 try:
-                    threading.Thread(target=self.drop, name="redlock-end", daemon=True).start()
-                except RuntimeError:  # the library may still call its functions
-                    _not_ended.append(self)
-            else:
-                self.drop()
+                    self._end()
+                    break
+                except BaseException as error:
+                    raised = error
+            if raised is not None:
+                try:
+                    raise raised
+                finally:
+                    del raised
+
+    def _end(self) -> None:
+        if this_thread() not in self._called_back_in:
+            self.drop()
+            return
+        # In a function of this lock, which must not end it.
+        try:
+            threading.Thread(target=self.drop, name="redlock-end", daemon=True).start()
+        except RuntimeError:  # the library may still call its functions
+            _not_ended.append(self)
 
     def __reduce__(self) -> Any:
         raise TypeError("a lock cannot be copied or pickled: another thread uses the same one, and another process takes it over by resume()")
@@ -274,8 +299,18 @@ class Lock:
         return f"<redlock.Lock {self._name!r}: {f'{self.remaining:.3f} s left' if self.owned() else self.lost}>"
 
 
-# Those with functions that the library may call, which it must not do when the interpreter is gone.
-_called_back: weakref.WeakSet[Lock] = weakref.WeakSet()
+def _call(library: Any, handle: c_void_p, calls: list[Thread], name: str, *arguments: Any) -> Any:
+    function, thread = getattr(library, f"redlock_lock_{name}"), this_thread()
+    try:
+        calls.append(thread)
+        return function(handle, *arguments)
+    finally:
+        calls.remove(thread)
+
+
+# What belongs to the locks with functions that the library may call, until it has ended them. (The `Lock` itself may be gone: an
+# exception of a signal handler at the first step of its `__del__` leaves the lock.)
+_called_back: dict[int, tuple[Any, c_void_p, list[Thread], list[Any]]] = {}
 
 
 # Those that were thrown away in a function of their own, and that no thread could end.
@@ -283,10 +318,11 @@ _not_ended: list[Lock] = []
 
 
 def _stop_all() -> None:
-    for lock in list(_called_back):
+    """No function is called when the interpreter is gone."""
+    for library, handle, calls, _ in list(_called_back.values()):
         try:
-            if lock._handle:
-                lock.stop()
+            if handle:
+                _call(library, handle, calls, "stop")
         except Error:
             pass
 
