@@ -20,8 +20,8 @@
  *
  * Three nodes make a majority of two. The conventions and rules are those of redlock.h. What is done to a node takes
  * effect before the function returns, and holds until something else is done. All functions may be called by all threads;
- * none waits for the code under test. In a forked child the nodes of its parent go on in the parent: do not use or free
- * them there.
+ * none waits for the code under test. In a forked child the nodes of its parent go on in the parent: do not use them there.
+ * (redlock_testing_free() does nothing to them there.)
  */
 
 #ifndef REDLOCK_TESTING_H

@@ -21,6 +21,7 @@ use crate::values::token::Token;
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A node in the test's own process, ended when it is dropped. See the [module](crate::testing).
+/// In a forked child it goes on in the parent: its drop does nothing to it there.
 ///
 /// Each change that a test makes to it lasts until the test makes another one. All methods take effect before they
 /// return, and none of them waits for the code under test.
@@ -29,6 +30,7 @@ pub struct Node {
     address: SocketAddr,
     url: String,
     threads: Vec<JoinHandle<()>>,
+    process: u32,
 }
 
 impl Node {
@@ -49,6 +51,7 @@ impl Node {
             address,
             url: format!("redis://{address}"),
             threads: Vec::new(),
+            process: std::process::id(),
         };
         let writer = shared.clone();
         let writer = spawn("redlock-test-writer", move || writer.write());
@@ -319,6 +322,12 @@ impl fmt::Debug for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The node is the parent's, as the connections are. This process has none of its threads, one of which may
+            // have had the mutex at the fork.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         let readers = self.change(|state, _| {
             state.ended = true;
             state.close_all();

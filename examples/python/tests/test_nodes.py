@@ -128,6 +128,33 @@ class Nightly(unittest.TestCase):
             node.url
 
 
+class Fork(unittest.TestCase):
+    def test_a_forked_child_does_not_end_its_parent_s_node(self):
+        child = program("""
+import os
+from redlock.testing import Node
+node = Node()
+locks = Redlock(node.url, node_timeout=2)
+away = []
+locks.observe(lambda event: event.kind == "node away" and away.append(event))
+lock = locks.lock("forked", ttl=60)
+for ends in lambda: sys.exit(7), node.close:
+    process = os.fork()
+    if process == 0:
+        ends()
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)  # the next child must not write it again
+lock.extend(60)
+lock.release()
+print(node.requests("connections"), away)
+""")
+        try:
+            out, err = child.communicate(timeout=30)
+        finally:
+            child.kill()
+        self.assertEqual((child.returncode, out, err), (0, "7\n7\n1 []\n", ""))
+
+
 class Thrown(unittest.TestCase):
     def test_an_exception_of_a_signal_handler_frees_no_function_and_leaves_no_lock(self):
         child = program("""
