@@ -171,7 +171,7 @@ const char *redlock_version_string(void);
 /* The operating system supplied no random bytes for a token. */
 #define REDLOCK_RANDOM 8
 /* A bug in this library, caught at its border. Report it with redlock_last_error(). Nothing is
-   known about the lock; its handle can be used and must be ended all the same. */
+   known about the lock; its handle can be used and must be ended all the same, unless the call was to end it. */
 #define REDLOCK_PANIC 9
 /* A majority of the nodes has another kind of lock under the name, or data that is no lock; redlock_last_error() says
    which. Give the lock another name: one name is for one kind. Or try again when that lock has ended. Only the kinds
@@ -343,7 +343,8 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 /* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
    NUL, and empty if there is no holder. It may be NULL.
-   Each reader and each permit has a line, such as "1a2b3c4d (web-2:4711) in slot 2". Behind that is ", left" if the holder
+   Each reader and each permit has a line, such as "1a2b3c4d (web-2:4711) in slot 2"; of many only those that last longest:
+   about 60,000 bytes of what a node has, which are 500 to 1000. Behind that is ", left" if the holder
    has given the lock up and left it for a time (redlock_lock_leak_for()). `remaining_ms` is how long the state lasts, if
    nothing else happens: 0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of
    the above. Changes nothing. New connections are made, with a connect timeout each.
@@ -381,7 +382,8 @@ int redlock_inspect_last_run(redlock_t *redlock, const void *resource, size_t le
    made, with a connect timeout each.
    UNAVAILABLE: too few nodes answered; those that did have deleted it. CONFIG, and nothing is deleted: a bad name; a text
    that names no holder, such as a label alone or a line that was cut; a text of several readers or permits: give one line;
-   or the key has no ttl on some node: it is no lock. */
+   the key has no ttl on some node: it is no lock; or a node has more readers or permits than redlock_inspect() shows, and
+   this holder is not among those. */
 int redlock_break_lock(redlock_t *redlock, const void *resource, size_t len, const char *holder, int *broken);
 
 /* Ends the client object. The connections are closed when all its locks have ended too. The call that ends
@@ -441,7 +443,8 @@ void redlock_set_keep_trying(int (*keep_trying)(void *user), void *user);
    thread fail with CONFIG (or return 0) and do nothing, so that it is not freed either.
    (redlock_lock_resource() can be called from anywhere.) redlock_lock_keep_alive(), redlock_lock_leak(),
    redlock_lock_leak_for() and redlock_lock_token() fail in the same way in any thread.
-   After redlock_set() of a timeout or the restart guard, locks that were taken before are not recognised.
+   After redlock_set() of a timeout or the restart guard, redlock_set_tls(), redlock_set_prefix() or redlock_set_observer(),
+   locks that were taken before are not recognised.
    If the thread holds the lock: LOST if the lock is over (it is not taken again before all its handles
    have ended), and the failures of redlock_lock_extend(). Otherwise as redlock_acquire(). */
 int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t resource_len,

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
 use super::*;
-use crate::ops::holder::HolderText;
+use crate::ops::holder::{Holder, HolderText};
 use crate::ops::json::Json;
 use crate::ops::result_words;
 use crate::{Inspection, LockState, NodeState};
@@ -208,17 +208,8 @@ extern "C" fn redlock_break_lock(
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
         let found = redlock.inspect(resource)?;
-        let shown = |state: &NodeState| {
-            let mut holders = state.holders().map(|(found, _)| found);
-            let same = holders.find(|found| found.is_named(&named));
-            same.cloned()
-        };
-        let same = found.nodes().find_map(|(_, _, state)| shown(state));
-        was_broken = match same {
+        was_broken = match holder_of(&found, &named)? {
             Some(holder) => redlock.break_lock(resource, &holder)?,
-            None if found.state() == LockState::Unknown => {
-                return Err(Error::Unavailable(found.errors()).into());
-            }
             None => false,
         };
         Ok(())
@@ -227,6 +218,35 @@ extern "C" fn redlock_break_lock(
         broken.write(was_broken.into());
     }
     code
+}
+
+/// The holder that a text names, on any of the nodes; or that there is none, if that is certain.
+fn holder_of(found: &Inspection, named: &HolderText<'_>) -> Result<Option<Holder>, Failure> {
+    let of_state = |state: &NodeState| -> Vec<Holder> {
+        let holders = state.holders().map(|(holder, _)| holder);
+        let same = holders.filter(|holder| holder.has_fingerprint_of(named));
+        same.cloned().collect()
+    };
+    let same: Vec<Holder> = found
+        .nodes()
+        .flat_map(|(_, _, state)| of_state(state))
+        .collect();
+    if let Some(holder) = same.iter().find(|holder| holder.is_named(named)) {
+        return Ok(Some(holder.clone()));
+    }
+    if let Some(holder) = same.first() {
+        let told = format!("the text is not that of a whole line, which is \"{holder}\"");
+        return Err(Failure::config(told));
+    }
+    if found.state() == LockState::Unknown {
+        return Err(Error::Unavailable(found.errors()).into());
+    }
+    if found.is_cut() {
+        return Err(Failure::config(
+            "this holder is not among those that a node shows, which are not all: those that last longest",
+        ));
+    }
+    Ok(None)
 }
 
 /// The state, the holders, a line for each, and how long that lasts.

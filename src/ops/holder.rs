@@ -106,7 +106,14 @@ impl Holder {
     /// Whether a text is of this holder: by fingerprint and role. Its label on some nodes may differ.
     #[cfg(any(feature = "capi", test))]
     pub(crate) fn is_named(&self, text: &HolderText<'_>) -> bool {
-        self.fingerprint().to_string() == text.fingerprint && self.role == text.role
+        self.has_fingerprint_of(text) && self.role == text.role
+    }
+
+    /// Whether a text has this holder's fingerprint. With another role it is no text of any holder, since the role of a
+    /// token never changes: it may have been cut.
+    #[cfg(any(feature = "capi", test))]
+    pub(crate) fn has_fingerprint_of(&self, text: &HolderText<'_>) -> bool {
+        self.fingerprint().to_string() == text.fingerprint
     }
 
     /// Whether it has a [read lock](crate::Redlock::read_lock), beside which there may be others.
@@ -272,6 +279,8 @@ pub(crate) mod tests {
                         ValueRole::Permit(2),
                         ValueRole::Permit(22),
                     ] {
+                        assert!(holder(7, other).has_fingerprint_of(&parsed), "{text}");
+                        assert!(!holder(8, other).has_fingerprint_of(&parsed), "{text}");
                         let is_named = holder(7, other).is_named(&parsed);
                         assert_eq!(is_named, other == role, "{text}");
                     }

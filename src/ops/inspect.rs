@@ -30,6 +30,8 @@ impl Redlock {
     /// two seconds more) and [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that
     /// locks need. Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
     ///
+    /// A node shows those of many readers or permits that last longest: about 60,000 bytes of them, which are 500 to 1000.
+    ///
     /// # Errors
     ///
     /// [`Error::Config`] for an empty or too long resource, and the name of a key [beside a
@@ -75,11 +77,16 @@ struct Looked {
     waiters: Option<Waiters>,
     /// Milliseconds that the node's clock is ahead of ours.
     clock: Option<i64>,
+    /// Whether the node may have left out holders.
+    #[cfg(feature = "capi")]
+    is_cut: bool,
 }
 
 fn inspected(node: usize, place: &Place, answer: Result<Looked, Cause>) -> Inspected {
     let address = place.shown().to_string();
     let clock = answer.as_ref().ok().and_then(|looked| looked.clock);
+    #[cfg(feature = "capi")]
+    let is_cut = answer.as_ref().is_ok_and(|looked| looked.is_cut);
     let state = answer.map(|looked| looked.state).unwrap_or_else(|cause| {
         let error = NodeError {
             node,
@@ -92,18 +99,16 @@ fn inspected(node: usize, place: &Place, answer: Result<Looked, Cause>) -> Inspe
         address,
         state,
         clock,
+        #[cfg(feature = "capi")]
+        is_cut,
     }
 }
 
 fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
-    let (state, waiters) = look_at_lock(query, key, asking)?;
+    let mut looked = look_at_lock(query, key, asking)?;
     // Only people want that.
-    let clock = query.clock_offset().ok().flatten();
-    Ok(Looked {
-        state,
-        waiters,
-        clock,
-    })
+    looked.clock = query.clock_offset().ok().flatten();
+    Ok(looked)
 }
 
 /// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is
@@ -112,16 +117,39 @@ fn look_at_lock(
     query: &mut Query,
     key: &[u8],
     asking: bool,
-) -> Result<(NodeState, Option<Waiters>), Cause> {
+) -> Result<Looked, Cause> {
     let queue = Waiters::key(key);
     let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
     let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;
     let waiters = Waiters::of_reply(&queue);
-    let refused = match reply {
-        Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => text,
-        reply => return Ok((seen(reply)?, waiters)),
+    #[cfg(feature = "capi")]
+    let is_cut = is_cut(&reply);
+    let state = match reply {
+        Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => {
+            look_natively(query, key, asking, &text)?
+        }
+        reply => seen(reply)?,
     };
-    Ok((look_natively(query, key, asking, &refused)?, waiters))
+    Ok(Looked {
+        state,
+        waiters,
+        clock: None,
+        #[cfg(feature = "capi")]
+        is_cut,
+    })
+}
+
+/// Whether the script's reply is as long as it can be, so that there may be more permits or readers.
+#[cfg(any(feature = "capi", test))]
+fn is_cut(reply: &Reply) -> bool {
+    let Reply::Array(items) = reply else {
+        return false;
+    };
+    let size = |item: &Reply| match item {
+        Reply::Bulk(bulk) => 8 + bulk.len(),
+        _ => 0,
+    };
+    items.len() >= 1000 || items.iter().map(size).sum::<usize>() >= 60_000
 }
 
 /// The state of a lock on a node that has refused the script.
@@ -242,9 +270,17 @@ struct Inspected {
     address: String,
     state: NodeState,
     clock: Option<i64>,
+    #[cfg(feature = "capi")]
+    is_cut: bool,
 }
 
 impl Inspection {
+    /// Whether a node may have left out permits or readers.
+    #[cfg(feature = "capi")]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.nodes.iter().any(|node| node.is_cut)
+    }
+
     /// Why nodes could not be asked.
     #[cfg(feature = "capi")]
     pub(crate) fn errors(&self) -> NodeErrors {
@@ -362,6 +398,22 @@ mod tests {
         ));
         let refused = seen(Reply::Error("NOPERM no".into()));
         assert!(matches!(refused, Err(Cause::Refused(_))));
+    }
+
+    #[test]
+    fn a_reply_that_is_as_long_as_it_can_be_may_lack_holders() {
+        let item = |len| Reply::Bulk(vec![b'1'; len]);
+        let items = |count, len| Reply::Array((0..count).map(|_| item(len)).collect());
+        for (count, len, cut) in [
+            (0, 0, false),
+            (999, 40, false),
+            (1000, 40, true),
+            (599, 92, false),
+            (600, 92, true),
+        ] {
+            assert_eq!(is_cut(&items(count, len)), cut, "{count} of {len} bytes");
+        }
+        assert!(!is_cut(&Reply::Nil) && !is_cut(&Reply::Array(vec![Reply::Nil])));
     }
 
     #[test]

@@ -277,6 +277,43 @@ inside.wait()
             first.drop()
             second.drop()
 
+    def test_a_line_that_was_cut_is_not_taken_for_a_holder_that_has_ended(self):
+        def refused(text):
+            with self.assertRaises(Config) as refused:
+                locks.break_lock("break:cut", text)
+            self.assertIn("a whole line", str(refused.exception))
+
+        lock = locks.read_lock("break:cut", ttl=600)
+        line = locks.inspect("break:cut").holder
+        for text in line[:8], line[:-len(" reading")]:
+            refused(text)
+        lock.extend(600)
+        lock.release()
+        self.assertFalse(locks.break_lock("break:cut", line))
+        permits = [locks.semaphore("break:cut", 20, ttl=600) for _ in range(20)]
+        for line in locks.inspect("break:cut").holder.splitlines():
+            if line.endswith(" in slot 12"):
+                refused(line[:-1])
+                self.assertTrue(locks.break_lock("break:cut", line))
+        for permit in permits:
+            permit.drop()
+
+    def test_a_reader_that_is_not_shown_is_not_taken_for_one_that_has_ended(self):
+        long = Redlock(NODES, node_timeout=2, label="w" * 64)
+        lock = long.read_lock("break:many", ttl=300)
+        line = long.inspect("break:many").holder
+        others = [long.read_lock("break:many", ttl=600) for _ in range(600)]
+        shown = long.inspect("break:many").holder.splitlines()
+        self.assertTrue(400 < len(shown) < 600)
+        with self.assertRaises(Config) as refused:
+            long.break_lock("break:many", line)
+        self.assertIn("not among those", str(refused.exception))
+        lock.extend(300)
+        self.assertTrue(long.break_lock("break:many", shown[0]))
+        for other in [*others, lock]:
+            other.drop()
+        self.assertFalse(long.break_lock("break:many", line))
+
     def test_tls_needs_certificates_that_are_some(self):
         for bad in {"ca": "no PEM"}, {"certificate": "no PEM"}, {"key": b"no PEM"}, {"server_name": "a b"}:
             with self.assertRaises(Config):

@@ -13,6 +13,9 @@ use crate::print::print;
 use crate::show::shortened;
 use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
 
+/// A node that has fewer permits or readers shows all of them: 60,000 bytes, of which each takes less than 300.
+const MANY: usize = 200;
+
 /// Where the answer to the question comes from.
 pub(crate) enum ReleaseAnswer {
     Yes,
@@ -96,8 +99,12 @@ fn chosen<'a>(
         return Err(End::Code(USAGE));
     };
     let is_wanted = |holder: &Holder| holder.fingerprint().to_string() == *wanted;
+    let count = holders.len();
     let found = holders.into_iter().find(|(holder, _)| is_wanted(holder));
     match found {
+        None if count >= MANY => Err(refuse(&format!(
+            "{wanted} is not among the {count} that are shown, those that last longest: there may be more"
+        ))),
         None if !matches!(state, LockState::Free | LockState::Unknown) => {
             Err(refuse(&format!("{wanted} does not have it")))
         }
