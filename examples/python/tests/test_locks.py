@@ -315,6 +315,45 @@ class Locks(unittest.TestCase):
         with locks.several("größe", ttl=60):  # one name, not its letters
             assert locks.try_lock("größe", ttl=60) is None
 
+    def test_numbers_times_and_names_that_cannot_work_are_config_and_none_is_cut(self):
+        for permits in 2**32 + 1, 2**64 + 1, -1:
+            raises(Config, lambda: locks.semaphore("pool", permits, ttl=60))
+            raises(Config, lambda: locks.resume_semaphore("pool", permits, b"t" * 20, 60))
+        for permits in "3", 2.0:
+            with self.assertRaises(TypeError):
+                locks.semaphore("pool", permits, ttl=60)
+        for extensions in 2**64 + 1, 2**64, -1:
+            raises(Config, lambda: Redlock(NODES, max_extensions=extensions))
+        for name in "a\udcff", b"a\xff".decode(errors="surrogateescape"):
+            assert "UTF-8" in str(raises(Config, lambda: locks.lock(name, ttl=60)))
+            raises(Config, lambda: locks.several(["a", name], ttl=60))
+            raises(Config, lambda: Redlock(NODES, label=name))
+        for wait in math.nan, -1:
+            raises(Config, lambda: locks.lock("timed", ttl=60, wait=wait))
+        # So long that they are without an end.
+        for wait in sys.float_info.max, 1e306, 10**400, 2**64 / 1000, math.inf:
+            with locks.lock("timed", ttl=60, wait=wait) as lock:
+                raises(TooSlow, lambda: lock.ensure(wait))
+        with Redlock(NODES, node_timeout=2, wait=None).lock("timed", ttl=3) as lock:
+            lock.keep_alive(3600)
+            for timeout in math.nan, -1:
+                raises(Config, lambda: lock.wait_lost(timeout))
+            assert locks.break_lock("timed", locks.inspect("timed").holder)
+            raises(Lost, lambda: lock.wait_lost(10**400))
+            lock.drop()
+
+    def test_a_time_is_rounded_to_the_side_that_is_safe(self):
+        lock = locks.lock("rounded", ttl=60)
+        asked = []
+        lock._call = lambda name, *arguments: asked.append(arguments)
+        for time_ in 0.0004, 1.0004, 1:
+            lock.ensure(time_)
+        self.assertEqual(asked, [(1,), (1001,), (1000,)])
+        del lock._call
+        with locks.resume("rounded", lock.token, 1.9999) as resumed:
+            lock.leak()
+            self.assertLessEqual(resumed.remaining, 1.999)
+
     def test_a_wait_without_an_end_while_other_threads_wait(self):
         lock = locks.lock("größe", ttl=60, wait=math.inf)
         others = [threading.Thread(target=lambda: locks.lock("größe", ttl=60, wait=math.inf).release()) for _ in range(3)]

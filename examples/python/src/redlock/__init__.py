@@ -7,9 +7,9 @@
         lock.ensure(1)  # before a write that takes up to a second: raises Lost or TooSlow
         lock.extend(10)
 
-Times are in seconds. All failures are an Error. A lock is valid until it is released or its ttl is over, whichever comes first:
-the header redlock.h explains what that means. A Redlock and a Lock can be used by all threads. A call that waits holds up no
-other thread of Python, and handlers of signals run meanwhile: Ctrl-C ends it.
+Times are in seconds. All failures are an Error, and a value of another type is a TypeError. A lock is valid until it is released
+or its ttl is over, whichever comes first: the header redlock.h explains what that means. A Redlock and a Lock can be used by all
+threads. A call that waits holds up no other thread of Python, and handlers of signals run meanwhile: Ctrl-C ends it.
 """
 
 from ._client import Inspection, LastRun, Redlock, Report

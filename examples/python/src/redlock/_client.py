@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Sequence
 
 from . import _waiting
-from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes, weakly
+from ._library import ON_EVENT, TOKEN_SIZE, find, load, ms, name_bytes, text_bytes, weakly, whole
 from ._lock import Lock
 from ._report import Event, observer
 from .errors import Busy, Config, Unavailable
@@ -70,7 +70,7 @@ class Redlock:
 
     _handle: c_void_p | None = None
 
-    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, wait: float = 10,
+    def __init__(self, urls: str | Iterable[str], library: str | None = None, *, wait: float | None = 10,
                  retry_delay_min: float | None = None, retry_delay_max: float | None = None, node_timeout: float | None = None,
                  connect_timeout: float | None = None, max_extensions: int | None = None, restart_guard: float | None = None,
                  fair: bool = False, label: str = "", prefix: str = "", ca: str | bytes | None = None,
@@ -83,13 +83,13 @@ class Redlock:
         array = (c_char_p * len(urls))(*[text_bytes(f"node {at}", url) for at, url in enumerate(urls)])
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
-        self._wait = wait
+        self._wait = wait = 10 if wait is None else wait
         self._functions: list[Any] = []
         self._observers: list[Any] = []
         times = {1: wait, 2: retry_delay_min, 3: retry_delay_max, 4: node_timeout, 5: connect_timeout, 7: restart_guard}
         numbers = {option: ms(time) for option, time in times.items() if time is not None}
         if max_extensions is not None:
-            numbers[6] = max_extensions
+            numbers[6] = whole("max_extensions", max_extensions, 64)
         for option, number in {**numbers, 8: int(fair)}.items():
             self._library.redlock_set(handle, option, number)
         self._library.redlock_set_label(handle, text_bytes("the label", label))
@@ -114,7 +114,7 @@ class Redlock:
 
     def semaphore(self, name: str | bytes, permits: int, ttl: float, wait: float | None = None) -> Lock:
         """One of so many permits of the semaphore `name`. Its `slot` tells which."""
-        return self._acquire("permit", name, (*name_bytes(name), permits), ttl, wait)
+        return self._acquire("permit", name, (*name_bytes(name), whole("permits", permits, 32)), ttl, wait)
 
     def read_lock(self, name: str | bytes, ttl: float, wait: float | None = None) -> Lock:
         """A lock beside which others may read."""
@@ -143,7 +143,7 @@ class Redlock:
         return self._resume("", name, name_bytes(name), token, validity)
 
     def resume_semaphore(self, name: str | bytes, permits: int, token: bytes, validity: float) -> Lock:
-        return self._resume("_permit", name, (*name_bytes(name), permits), token, validity)
+        return self._resume("_permit", name, (*name_bytes(name), whole("permits", permits, 32)), token, validity)
 
     def resume_read_lock(self, name: str | bytes, token: bytes, validity: float) -> Lock:
         return self._resume("_read", name, name_bytes(name), token, validity)
@@ -159,7 +159,7 @@ class Redlock:
             raise Config(f"a token of {len(token)} bytes: it has {TOKEN_SIZE}")
         lock = Lock(self, self._library, name)
         resume = getattr(self._library, f"redlock_resume{kind}")
-        resume(self._handle, *what, token, ms(validity), byref(lock._handle))
+        resume(self._handle, *what, token, ms(validity, math.floor), byref(lock._handle))
         return lock
 
     # ---- the nodes ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
+import operator
 import os
 import threading
 import weakref
@@ -202,21 +202,36 @@ def weakly(kept: list[Any], function: Callable[..., object]) -> Callable[..., No
     return call
 
 
-def ms(seconds: float) -> int:
+def ms(seconds: float, rounded: Callable[[float], int] = round) -> int:
     if not seconds >= 0:
-        raise Config(f"a time of {seconds} s: it cannot be negative")
-    return FOREVER if math.isinf(seconds) else min(round(seconds * 1000), FOREVER)
+        raise Config(f"a time of {seconds} s: it must be a number that is not negative")
+    return FOREVER if seconds >= FOREVER / 1000 else min(rounded(seconds * 1000), FOREVER)
+
+
+def whole(what: str, number: int, bits: int) -> int:
+    """A number for C, which ctypes would cut to so many bits."""
+    number = operator.index(number)
+    if not 0 <= number < 2**bits:
+        raise Config(f"{what} is {number}: it is out of range")
+    return number
+
+
+def utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Config(f"{what} is no text in UTF-8") from None
 
 
 def name_bytes(name: str | bytes) -> tuple[bytes, int]:
     # memoryview() refuses a number, of which bytes() would make so many zeros.
-    name = name.encode() if isinstance(name, str) else bytes(memoryview(name))
+    name = utf8("the name (os.fsencode makes bytes of one)", name) if isinstance(name, str) else bytes(memoryview(name))
     return name, len(name)
 
 
 def text_bytes(what: str, text: str) -> bytes:
     """A text without a length: C would take it to its first NUL."""
-    encoded = text.encode()
+    encoded = utf8(what, text)
     if b"\0" in encoded:
         raise Config(f"{what} has a NUL character in it")
     return encoded

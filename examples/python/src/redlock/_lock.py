@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -24,6 +25,10 @@ class Lock:
     before its first line, and so does one on a lock that is over.
 
     A lock that nothing refers to any more is released, too, with a ResourceWarning: work that relied on it may go on."""
+
+    # For the `__del__` of one that a signal handler interrupts at its beginning.
+    _handle = c_void_p()
+    _called_back_in: list[Thread] = []
 
     def __init__(self, client: Any, library: Any, name: str | bytes) -> None:
         # The client object reports the events of its locks, so it lives as long as they do.
@@ -97,7 +102,7 @@ class Lock:
     def ensure(self, at_least: float) -> None:
         """Call it before a write that takes up to this long; of a lock that is kept alive, half of the ttl at most. Lost: it is
         over; TooSlow: less is left, so do not write either."""
-        self._call("ensure", ms(at_least))
+        self._call("ensure", ms(at_least, math.ceil))
 
     def extend(self, ttl: float) -> None:
         """Makes it valid for a ttl from now, if it would end earlier."""
@@ -156,7 +161,7 @@ class Lock:
 
     def wait_lost(self, timeout: float) -> None:
         """Waits until a lock that is kept alive is lost, then raises Lost. Returns if it is still held after `timeout`."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + ms(timeout) / 1000
         while True:
             # Between two of them handlers of signals run.
             self._call("wait_lost", ms(max(0, min(SLICE, end - time.monotonic()))))
