@@ -180,6 +180,14 @@ inline void check(int status)
     }
 }
 
+/* A text for C, which would take one with a NUL in it to there. */
+inline const char *c_text(const char *what, const std::string &text)
+{
+    if (text.find('\0') != std::string::npos)
+        throw config(std::string(what) + " has a NUL character in it");
+    return text.c_str();
+}
+
 struct free_client {
     void operator()(redlock_t *client) const noexcept { redlock_free(client); }
 };
@@ -291,7 +299,7 @@ public:
     {
         std::vector<const char *> texts;
         for (const std::string &url : urls)
-            texts.push_back(url.c_str());
+            texts.push_back(detail::c_text("a URL", url));
         redlock_t *made;
         detail::check(redlock_new(texts.data(), texts.size(), &made));
         handle_.reset(made);
@@ -307,12 +315,12 @@ public:
     }
     client &set_label(const std::string &label)
     {
-        detail::check(redlock_set_label(get(), label.c_str()));
+        detail::check(redlock_set_label(get(), detail::c_text("the label", label)));
         return *this;
     }
     client &set_prefix(const std::string &prefix)
     {
-        detail::check(redlock_set_prefix(get(), prefix.c_str()));
+        detail::check(redlock_set_prefix(get(), detail::c_text("the prefix", prefix)));
         return *this;
     }
 

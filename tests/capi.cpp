@@ -181,6 +181,11 @@ static void errors(redlock::client &client)
     THROWS(redlock::config, redlock::client({}));
     THROWS(redlock::config, client.set(REDLOCK_OPTION_FAIR, 2));
     THROWS(redlock::error, client.set_prefix("a b"));
+    /* None is cut to its first NUL. */
+    const std::string cut("redis://127.0.0.1:1\0:", 21);
+    THROWS(redlock::config, client.set_prefix(std::string("a\0b:", 4)));
+    THROWS(redlock::config, client.set_label(cut));
+    THROWS(redlock::config, redlock::client({cut}));
     try {
         redlock::client({"redis://127.0.0.1:1"}).connect();
         fail(__LINE__, "there is no node");

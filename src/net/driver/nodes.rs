@@ -307,8 +307,8 @@ impl Nodes {
         {
             say!(
                 warn,
-                "a ttl is longer than {}: for such locks a failover may make two holders (Options::restart_guard, on all \
-                 clients, with the longest ttl)",
+                "a ttl is longer than {}: for such locks a failover may make two holders (the option restart_guard on all \
+                 clients, with the longest ttl, prevents that)",
                 human(longest)
             );
         }

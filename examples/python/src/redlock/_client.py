@@ -169,7 +169,8 @@ class Redlock:
         self._library.redlock_connect(self._handle)
 
     def observe(self, function: Callable[[Event], object]) -> None:
-        """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock."""
+        """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock. The function must not
+        end, ask or change the lock that the event is about: inside a call with it that is Config, or as if it were lost."""
         callback = observer(weakly(self._functions, function))
         self._observers.append(callback)
         # An exception of a signal handler in `__del__` can leave the library's part behind.

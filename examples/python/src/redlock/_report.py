@@ -52,7 +52,7 @@ _log: list[Any] = []
 def log_to(logger: logging.Logger | None, *, library: str | None = None) -> None:
     """Passes what the library logs in this process to a logger, as far as its level is at this moment. None: no longer.
 
-    WARNING is worth reading: a node is away or back, a lock was found lost. DEBUG has a line for each attempt."""
+    Do not fork while another thread is in this call. WARNING is worth reading: a node is away or back, a lock was found lost. DEBUG has a line for each attempt."""
     functions = load(find(library))
     if logger is None:
         functions.redlock_set_log(0, ON_LOG(), None)
