@@ -113,11 +113,7 @@ fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
 
 /// The state of a lock on a node. No scripts are run if locks do without them. `asking`: the slot of the key is
 /// migrating to the node.
-fn look_at_lock(
-    query: &mut Query,
-    key: &[u8],
-    asking: bool,
-) -> Result<Looked, Cause> {
+fn look_at_lock(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
     let queue = Waiters::key(key);
     let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
     let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;

@@ -28,7 +28,8 @@ class _Ending:
 
     def begin(self) -> None:
         self.begun, self.is_over, self.waits = False, False, 0
-        self.changed = threading.Condition(threading.Lock())
+        # (Its lock is one that `run` can take again, if an exception of a signal handler has kept it from giving it back.)
+        self.changed = threading.Condition()
 
     def __enter__(self) -> None:
         with self.changed:
