@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
+use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
@@ -226,6 +227,9 @@ fn describe_at_once(
     ask_each(asks.enumerate(), terms, |_, ()| {}).into_values()
 }
 
+/// The right without which a sentinel names no master.
+const RIGHT: &str = "permit it to the sentinels' user: +sentinel|get-master-addr-by-name";
+
 /// A sentinel's refusal, with what to do.
 fn refusal(cause: &Cause) -> String {
     let text = cause.without_advice();
@@ -234,7 +238,14 @@ fn refusal(cause: &Cause) -> String {
         Cause::Refused(_) if cause.meaning().concerns_login() => {
             format!("{text} (for sentinels: ?sentinel_username=…&sentinel_password=…)")
         }
-        Cause::Refused(_) => format!("{text} (that is no sentinel)"),
+        Cause::Refused(_) => match cause.meaning() {
+            Meaning::NoSuchCommand | Meaning::Other => format!("{text} (that is no sentinel)"),
+            Meaning::NotPermitted => format!("{text} ({RIGHT})"),
+            meaning => match meaning.advice() {
+                Some(advice) => format!("{text} ({advice})"),
+                None => text,
+            },
+        },
         _ => text,
     }
 }
@@ -334,6 +345,30 @@ mod tests {
                 begun.elapsed() < Duration::from_secs(5),
                 "none is waited for"
             );
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_advice_for_what_it_means() {
+        for (text, expected) in [
+            ("NOAUTH Authentication required.", "sentinel_password"),
+            (
+                "NOPERM User s has no permissions to run the 'sentinel|get-master-addr-by-name' command",
+                RIGHT,
+            ),
+            (
+                "DENIED Redis is running in protected mode because",
+                "protected-mode no",
+            ),
+            ("LOADING Redis is loading the dataset", "wait until it has"),
+            ("ERR max number of clients reached", "raise maxclients"),
+            ("ERR unknown command 'SENTINEL'", "that is no sentinel"),
+            ("ERR Unknown subcommand", "that is no sentinel"),
+        ] {
+            let said = refusal(&Cause::Refused(text.into()));
+            assert!(said.contains(expected), "{said}");
+            let is_one = said.contains("no sentinel") == expected.contains("no sentinel");
+            assert!(is_one, "{said}");
         }
     }
 
