@@ -11,7 +11,7 @@ use crate::errors::text;
 use crate::net::place::cluster_servers::ClusterServers;
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::sentinels::{Sentinels, no_address};
-use crate::net::place::server_question::Opinions;
+use crate::net::place::server_question::{self, Opinions};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
@@ -99,7 +99,8 @@ impl Directory {
         let by_most = named.by_most && is_confirmed;
         let found = FoundMaster::new(address, at, by_most, DirectoryTimes::REAL);
         let peer = self.given.peer(named.addr.clone());
-        let rest = until.saturating_duration_since(clock::instant());
+        // Over before its caller's time, or that would end without the address that does not answer.
+        let rest = server_question::share(until.saturating_duration_since(clock::instant()));
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
         // A subscription may lead elsewhere than the connection for locks.

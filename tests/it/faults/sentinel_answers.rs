@@ -326,6 +326,29 @@ fn a_master_that_few_sentinels_name_is_not_used_where_the_other_one_cannot_be_re
     });
 }
 
+/// As with addresses inside a network of Docker, also where a call has one attempt.
+#[test]
+fn a_master_that_drops_packets_is_named_by_one_attempt() {
+    // Accepted by the system, and by no program.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let fake = Fake::start(port);
+    let options = options()
+        .connect_timeout(2 * S)
+        .restart_guard(Duration::ZERO);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", fake.port);
+    let redlock = client(&url, options);
+    for errors in [
+        unavailable(redlock.try_acquire("a", TTL)),
+        unavailable(redlock.connect().map(drop)),
+    ] {
+        let text = errors.to_string();
+        for word in [&*format!("127.0.0.1:{port}"), "replica-announce-ip"] {
+            assert!(text.contains(word), "{text}");
+        }
+    }
+}
+
 /// However often it is given, and under whichever name.
 #[test]
 fn a_sentinel_that_is_given_twice_has_one_vote() {
