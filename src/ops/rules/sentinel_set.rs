@@ -79,10 +79,12 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
             add(Severity::Warning, text);
         }
     }
-    if named.is_none() {
+    // Each that did not answer has a warning.
+    let any_answered = sentinels.iter().any(|(_, said)| said.is_ok());
+    if named.is_none() && any_answered {
         let text = "no sentinel names a master: nothing fails over";
         add(Severity::Warning, text.into());
-    } else if sentinels.len() == 1 {
+    } else if named.is_some() && sentinels.len() == 1 {
         let text = "one sentinel is given: where it is away no master is found. Name all of them";
         add(Severity::Note, text.into());
     }
@@ -105,10 +107,15 @@ fn isolation(
         Some(_) => needs.replicas.unwrap_or(most),
     };
     let text = match (needs.lag, down_after) {
-        _ if needed < most => format!(
-            "min-replicas-to-write is {needed}: {WHY}. Set it to {most}, which is the number of replicas, on all servers of \
-             the set, in redis.conf too"
-        ),
+        _ if needed < most => {
+            let most = match replicas {
+                Some(_) => format!("{most}, which is the number of replicas"),
+                None => "the number of replicas".into(),
+            };
+            format!(
+                "min-replicas-to-write is {needed}: {WHY}. Set it to {most}, on all servers of the set, in redis.conf too"
+            )
+        }
         (Some(lag), Some(down_after)) if lag > down_after + LATER => {
             format!(
                 "min-replicas-max-lag is {}, and down-after-milliseconds {}: {WHY}, for a while. At most {} s",
@@ -220,7 +227,12 @@ mod tests {
             assert_eq!(texts.len(), 1, "{texts:?}");
             assert!(texts[0].starts_with(expected), "{texts:?}");
         }
-        let none = texts(vec![refused()], stops, 6);
-        assert!(none[1].ends_with("nothing fails over"), "{none:?}");
+        let none = texts(vec![refused(), Ok(Description::new())], stops, 6);
+        assert!(none[2].ends_with("nothing fails over"), "{none:?}");
+        let silent = texts(vec![refused(), refused()], stops, 6);
+        assert_eq!(silent.len(), 2, "{silent:?}");
+        let unknown = texts(vec![refused()], "", 5);
+        let expected = "Set it to the number of replicas, on all servers";
+        assert!(unknown[1].contains(expected), "{unknown:?}");
     }
 }
