@@ -384,15 +384,25 @@ pub(crate) fn cause(error: &Error, handshakes: bool) -> Cause {
             Cause::Tls(format!("the server refuses: {alert:?}{hint}"))
         }
         Error::AlertReceived(alert) => Cause::Closed(format!("by the other side: {alert:?}")),
-        error => Cause::Garbage(format!("{error}{hint}")),
+        error => {
+            let text = error.to_string();
+            // Behind the name of some errors are the bytes of the certificate.
+            let name = text.split(" { ").next().unwrap_or(&text);
+            Cause::Garbage(format!("{name}{hint}"))
+        }
     }
 }
+
+const GIVE_CA: &str = " (give its CA with Tls::root_certificates or --cacert)";
 
 fn hint(error: &Error) -> &'static str {
     use CertificateError as Bad;
     match error {
         Error::InvalidCertificate(bad) => match bad {
-            Bad::UnknownIssuer => " (give its CA with Tls::root_certificates or --cacert)",
+            // The last two: a CA that is trusted has the name of the one that signed it, and another key.
+            Bad::UnknownIssuer
+            | Bad::BadSignature
+            | Bad::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => GIVE_CA,
             Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
                 " (it has no subjectAltName: make one that has)"
             }
@@ -404,7 +414,8 @@ fn hint(error: &Error) -> &'static str {
             | Bad::NotValidYet
             | Bad::NotValidYetContext { .. } => " (look at this machine's clock, too)",
             Bad::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                " (it is a CA's own certificate: a server needs one that a CA has signed)"
+                " (it is a CA's own certificate: a server needs one that a CA has signed; #insecure at the end of the URL \
+                 accepts it unchecked)"
             }
             _ => "",
         },
@@ -413,5 +424,33 @@ fn hint(error: &Error) -> &'static str {
             " (give one with Tls::client_certificate or --cert)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The certificate of a server that has the name of a CA that is trusted, and another kind of key.
+    #[test]
+    fn a_certificate_of_a_name_that_another_key_has_gets_the_advice_and_no_bytes() {
+        use CertificateError as Bad;
+        let other_kind = Bad::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            signature_algorithm_id: vec![6, 8, 42],
+            public_key_algorithm_id: vec![6, 9],
+        };
+        for (bad, name) in [
+            (
+                other_kind,
+                "UnsupportedSignatureAlgorithmForPublicKeyContext",
+            ),
+            (Bad::BadSignature, "BadSignature"),
+        ] {
+            let Cause::Garbage(text) = cause(&Error::InvalidCertificate(bad), true) else {
+                panic!("{name}");
+            };
+            let expected = format!("invalid peer certificate: {name}{GIVE_CA}");
+            assert_eq!(text, expected);
+        }
     }
 }

@@ -428,8 +428,10 @@ fn a_certificate_is_checked_up_to_its_ca_and_for_its_name() {
     is_final(
         &url("localhost", &own),
         trusted(),
-        "(it is a CA's own certificate: a server needs one that a CA has signed)",
+        "(it is a CA's own certificate: a server needs one that a CA has signed; #insecure at the end of the URL accepts it \
+         unchecked)",
     );
+    attempt(&own.url(), Tls::new()).expect("#insecure");
 }
 
 #[test]
