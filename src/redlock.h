@@ -75,8 +75,8 @@ extern "C" {
  *
  * Strings that are returned are static, or copied into the caller's buffer as snprintf() does it:
  * at most `cap` bytes with the NUL that is always there unless cap is 0; the result is the length
- * that the whole string has, without the NUL; where it is a status, nothing shows that a text was cut, but the same as JSON
- * is whole or not there. buf may be NULL if cap is 0.
+ * that the whole string has, without the NUL. buf may be NULL if cap is 0. A function that returns a status does not report
+ * that it cut a text; the same as JSON is whole, or CONFIG.
  *
  * NULL where a pointer is needed gives REDLOCK_CONFIG, or 0 from functions that return a value.
  * NULL never crashes, nor does a code or option number that does not exist. (A handle that has already

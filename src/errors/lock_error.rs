@@ -70,6 +70,8 @@ impl fmt::Display for Busy {
 #[derive(Clone)]
 pub struct OtherKind {
     pub(crate) resource: Arc<[u8]>,
+    /// The number of names that were to be acquired together.
+    pub(crate) names: usize,
     /// A phrase that describes the use of the name.
     pub(crate) found: &'static str,
     /// One of the nodes that report it.
@@ -77,7 +79,8 @@ pub struct OtherKind {
 }
 
 impl OtherKind {
-    /// The name of the lock that was to be acquired; the first in the order of their bytes if there are several.
+    /// The name of the lock that was to be acquired. Of several names that were to be acquired together, the first in the order
+    /// of their bytes: the nodes do not report which of them is in other use.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }
@@ -86,7 +89,12 @@ impl OtherKind {
 impl fmt::Display for OtherKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, found, node) = (Shown(&self.resource), self.found, &self.node);
-        write!(f, "{name} {found} ({node}): one name is one kind of lock")
+        if self.names > 1 {
+            write!(f, "one of the {} names from {name} on ", self.names)?;
+        } else {
+            write!(f, "{name} ")?;
+        }
+        write!(f, "{found} ({node}): one name is one kind of lock")
     }
 }
 

@@ -31,8 +31,7 @@ pub(crate) struct Acquirer<'a> {
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Claiming<Arc<Caller>>,
-    /// The lanes of locks and claims that were acquired over another one than the call's, each with its token: the end of each
-    /// goes behind its acquire.
+    /// The lane over which each lock and claim was acquired, with its token: the end of each goes behind its acquire.
     over: Vec<(Token, Arc<Lane>)>,
     /// When the call was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
@@ -194,7 +193,8 @@ impl<'a> Acquirer<'a> {
             Ended::Cancelled => Error::cancelled(self.resource),
             Ended::Error(error) => error,
             Ended::InOtherUse(node, other) => Error::OtherKind(OtherKind {
-                resource: self.resource.clone(),
+                resource: self.acquire.resource().clone(),
+                names: self.acquire.names(),
                 found: other.text(),
                 node: self.route.driver.nodes().name(node).into(),
             }),

@@ -122,8 +122,7 @@ impl Redlock {
     /// use redlock_sync::Redlock;
     ///
     /// let redlock = Redlock::from_env()?;
-    /// let patient = redlock.options().clone().wait(Duration::from_secs(60));
-    /// let redlock = redlock.with_options(patient)?;
+    /// let redlock = redlock.adjust(|options| options.wait(Duration::from_secs(60)))?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn from_env() -> Result<Redlock, Error> {

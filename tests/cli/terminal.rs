@@ -618,3 +618,55 @@ fn a_lock_that_changes_hands_where_nodes_do_not_show_its_holder_is_unknown() {
     assert_eq!(code, Some(69), "{said}");
     lock.release().unwrap();
 }
+
+/// What runs without a terminal, as from cron, prints no line each time.
+#[test]
+fn a_time_that_a_failover_may_cut_short_is_reported_at_a_terminal() {
+    let warned = |nodes: &str, words: &[&str], at_terminal| {
+        let mut command = redlock_command(nodes, words);
+        let said = if at_terminal {
+            let mut session = Session::spawn(command);
+            session.ends();
+            session.written
+        } else {
+            command.output().unwrap().stderr
+        };
+        let said = String::from_utf8(said).unwrap();
+        assert!(
+            !said.is_empty(),
+            "{words:?}: it reports no node that is down"
+        );
+        let lines = said.lines().filter(|line| line.contains("failover"));
+        lines
+            .map(|line| line.trim_end().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (set, cluster, server) = (
+        "redis+sentinel://127.0.0.1:1/m",
+        "redis+cluster://127.0.0.1:1",
+        "redis://127.0.0.1:1",
+    );
+    let at_least: &[&str] = &["run", "-n", "--at-least", "1m", "x", "true"];
+    let ttl: &[&str] = &["run", "-n", "--ttl", "31s", "x", "true"];
+    let every: &[&str] = &["throttle", "--every", "1h", "x"];
+    for (nodes, words, option) in [
+        (set, at_least, "--at-least"),
+        (cluster, ttl, "--ttl"),
+        (set, every, "--every"),
+    ] {
+        let lines = warned(nodes, words, true);
+        let expected = format!("redlock: {option} is longer than 30s: ");
+        let is_whole =
+            |line: &String| line.starts_with(&expected) && line.contains("--restart-guard");
+        assert!(
+            lines.len() == 1 && is_whole(&lines[0]),
+            "{words:?}: {lines:?}"
+        );
+        assert_eq!(warned(nodes, words, false), [""; 0]);
+    }
+    let guarded: &[&str] = &["throttle", "--restart-guard", "0", "--every", "1h", "x"];
+    let short: &[&str] = &["run", "-n", "--at-least", "30s", "x", "true"];
+    for (nodes, words) in [(server, every), (set, guarded), (cluster, short)] {
+        assert_eq!(warned(nodes, words, true), [""; 0], "{words:?}");
+    }
+}

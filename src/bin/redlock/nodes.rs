@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,12 +40,13 @@ pub(crate) fn look(given: &NodeArgs) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
-/// Warns of the longest of these times, each of an option, if a lock that is taken or left for it may end early. The log
-/// has that only of ttls, and is not shown without `-v`.
+/// Warns whoever tries a command at a terminal of the longest of these times, each of an option, if a lock that is taken or left
+/// for it may end early. The log has that only of ttls, and is not shown without `-v`. (What cron runs prints no line each time.)
 pub(crate) fn warn_of_long(redlock: &Redlock, times: &[(&str, Duration)]) {
     let longest = times.iter().max_by_key(|(_, time)| *time);
     if let (Some((option, time)), Some(assumed)) = (longest, assumed_ttl(redlock))
         && *time > assumed
+        && std::io::stderr().is_terminal()
     {
         report(format_args!(
             "{option} is longer than {}: a failover may end such a lock early (give --restart-guard the longest time that \

@@ -27,7 +27,7 @@ const ENDING: [i32; 14] = [
 ];
 const OTHERS: [i32; 3] = [SIGWINCH, SIGTSTP, SIGCONT];
 /// The signals by which a terminal stops the whole group of a process that asks for it, where another group has it. Handled
-/// only while COMMAND runs.
+/// from COMMAND's start on.
 pub(crate) const ASKING: [i32; 2] = [SIGTTIN, SIGTTOU];
 
 /// Whether the signal ends the wait for the lock.

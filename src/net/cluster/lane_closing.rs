@@ -51,6 +51,8 @@ impl Lanes {
     pub(crate) fn close(&self) {
         lock(&self.left).owed.close(clock::instant());
         self.keep(&[], self.changes());
+        let refilled = lock(&self.refilled).take_all();
+        drop(refilled);
     }
 
     /// Closes a lane that nothing uses any longer, in another thread, since a call may be its last user.

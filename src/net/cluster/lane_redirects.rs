@@ -86,9 +86,8 @@ impl Lanes {
     /// Notes the lane of an operation that sets a lock again.
     fn refills(&self, op: &Op, lane: &Arc<Lane>) {
         if let Action::Repair(ttl) = op.action {
-            let (token, now) = (op.key.token, clock::instant());
-            let until = now + ttl.duration() + drift(ttl.duration());
-            lock(&self.refilled).add(token, lane.clone(), now, until);
+            let until = clock::instant() + ttl.duration() + drift(ttl.duration());
+            lock(&self.refilled).add(op.key.token, lane.clone(), until);
         }
     }
 

@@ -274,6 +274,8 @@ impl Lanes {
         known.lanes.retain(|lane| !unused.contains(lane));
         drop(known);
         drop(unused);
+        let over = lock(&self.refilled).take_over(clock::instant());
+        drop(over);
     }
 
     /// Keeps what a lane that ends has learnt of servers.

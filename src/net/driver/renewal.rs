@@ -96,7 +96,8 @@ impl Renewal {
         let next = *lock(&self.next_renewal);
         let mut lease = lock(&self.lease);
         match next {
-            Some(at) if now.mono < at && lease.is_kept() => Due::Later(at),
+            // (A suspend of the machine may leave less than there would be at that time.)
+            Some(at) if now.mono < at && lease.is_kept() && !lease.is_due(now) => Due::Later(at),
             _ => lease.due(now),
         }
     }

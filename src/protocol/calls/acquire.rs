@@ -135,6 +135,11 @@ impl<W: Clone> Acquire<W> {
         &self.resource
     }
 
+    /// How many names the call acquires together.
+    pub(crate) fn names(&self) -> usize {
+        self.request.kind.names().map_or(1, <[_]>::len)
+    }
+
     pub(crate) fn attempts(&self) -> u32 {
         self.attempts
     }

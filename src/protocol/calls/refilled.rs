@@ -17,11 +17,23 @@ impl<L> Default for Refilled<L> {
 }
 
 impl<L: PartialEq> Refilled<L> {
-    /// Adds a lane. Locks that no holder ends are forgotten with their keys.
-    pub(crate) fn add(&mut self, token: Token, lane: L, now: Instant, until: Instant) {
-        let is_it = |other: &(Token, L, Instant)| other.0 == token && other.1 == lane;
-        self.lanes.retain(|other| now < other.2 && !is_it(other));
-        self.lanes.push((token, lane, until));
+    pub(crate) fn add(&mut self, token: Token, lane: L, until: Instant) {
+        let is_it = |other: &&mut (Token, L, Instant)| other.0 == token && other.1 == lane;
+        match self.lanes.iter_mut().find(is_it) {
+            Some(one) => one.2 = until,
+            None => self.lanes.push((token, lane, until)),
+        }
+    }
+
+    /// Takes the lanes of locks that no holder has ended, and whose keys have ended.
+    pub(crate) fn take_over(&mut self, now: Instant) -> Vec<L> {
+        let over = self.lanes.extract_if(.., |(.., until)| now >= *until);
+        over.map(|(_, lane, _)| lane).collect()
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<L> {
+        let all = std::mem::take(&mut self.lanes).into_iter();
+        all.map(|(_, lane, _)| lane).collect()
     }
 
     /// Takes the lanes of a lock that ends.
@@ -42,14 +54,15 @@ mod tests {
         let (now, mut refilled) = (clock::instant(), Refilled::default());
         let [a, b] = [1, 2].map(|byte| Token::from_bytes([byte; 20]));
         for (token, lane, at) in [(a, 1, 0), (a, 2, 10), (b, 2, 10), (a, 1, 20)] {
-            let at = now + at * MS;
-            refilled.add(token, lane, at, at + 1000 * MS);
+            refilled.add(token, lane, now + (at + 1000) * MS);
         }
-        assert_eq!(refilled.take(&a), [2, 1]);
+        assert_eq!(refilled.take(&a), [1, 2]);
         assert_eq!(refilled.take(&a), []);
-        // The key of the other one has ended.
-        let later = now + 1010 * MS;
-        refilled.add(a, 3, later, later + MS);
+        refilled.add(a, 3, now + 1011 * MS);
+        assert_eq!(refilled.take_over(now + 1009 * MS), []);
+        assert_eq!(refilled.take_over(now + 1010 * MS), [2]);
         assert_eq!((refilled.take(&b), refilled.take(&a)), (vec![], vec![3]));
+        refilled.add(b, 4, now);
+        assert_eq!((refilled.take_all(), refilled.take(&b)), (vec![4], vec![]));
     }
 }
