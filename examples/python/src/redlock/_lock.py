@@ -171,29 +171,17 @@ class Lock:
     def release(self) -> None:
         """Releases it. Lost: it was lost before; Unavailable: too few nodes confirmed, and it ends with its ttl; Config: it was
         released or left before, also by another thread."""
-        try:
-            self._library.redlock_lock_release(self._taken())
-        except (Lost, Unavailable):
-            self._ended()
-            raise
-        self._ended()
+        self._finish("release")
 
     def leak(self) -> None:
         """Leaves it to its ttl: a throttle; or another process has it from now on. Lost: in a forked child. A lock that is over is
         left without an error."""
-        self._library.redlock_lock_leak(self._taken())
-        self._ended()
+        self._finish("leak")
 
     def leak_for(self, seconds: float) -> None:
         """Leaves it taken for so long from now, or to its ttl if that is sooner: for work that must not be done again too
         soon, but may take longer than that."""
-        for_ms = ms(seconds)
-        try:
-            self._library.redlock_lock_leak_for(self._taken(), for_ms)
-        except (Lost, Unavailable):
-            self._ended()
-            raise
-        self._ended()
+        self._finish("leak_for", ms(seconds))
 
     def drop(self) -> None:
         """Releases it if it is held, and raises nothing."""
@@ -211,8 +199,14 @@ class Lock:
         """Calls a function of the library with the handle."""
         return _call(self._library, self._handle, self._calls, name, *arguments)
 
-    def _ended(self) -> None:
-        """The library has ended the lock, and calls no function of it any longer."""
+    def _finish(self, name: str, *arguments: int) -> None:
+        """Calls a function of the library that ends the lock, which calls no function of it from then on."""
+        function = getattr(self._library, f"redlock_lock_{name}")
+        try:
+            function(self._taken(), *arguments)
+        except (Lost, Unavailable):
+            _called_back.pop(id(self._callbacks), None)
+            raise
         _called_back.pop(id(self._callbacks), None)
 
     def _taken(self) -> c_void_p:
