@@ -15,8 +15,6 @@ pub(crate) const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
-    /// Which waiter the release notifies, whenever it is sent (rule R34).
-    notify: Notify,
     /// Boxed, since most debts are releases that no server refuses, and each command to a node has room for a debt.
     times: Option<Box<DebtTimes>>,
 }
@@ -36,23 +34,8 @@ pub(crate) struct Redirected {
 }
 
 impl Debt {
-    /// A release that notifies no waiter.
     pub(crate) fn release(key: Key) -> Debt {
-        Debt {
-            key,
-            notify: Notify::None,
-            times: None,
-        }
-    }
-
-    /// The debt if the release was to notify this waiter. Sent later, it may pass over no channel: by then a thread of this
-    /// process may wait.
-    pub(crate) fn notifying(self, notify: Notify) -> Debt {
-        let notify = match notify {
-            Notify::FirstBut(_) => Notify::First,
-            other => other,
-        };
-        Debt { notify, ..self }
+        Debt { key, times: None }
     }
 
     pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
@@ -61,8 +44,8 @@ impl Debt {
             ends: None,
         };
         Debt {
+            key,
             times: Some(times.into()),
-            ..Debt::release(key)
         }
     }
 
@@ -80,7 +63,7 @@ impl Debt {
                 if let Some(times) = &mut self.times {
                     times.left_until = None;
                 }
-                Action::Release(self.notify)
+                Action::Release(Notify::None)
             }
         }
     }

@@ -85,39 +85,6 @@ fn a_release_wakes_a_process_that_sleeps() {
     }
 }
 
-/// A release that a server refuses for now, or that is owed to one that was away, comes later.
-#[test]
-fn a_release_that_comes_late_wakes_a_process_that_sleeps() {
-    // The release was refused, or not sent, well before the end of this.
-    let pause = || std::thread::sleep(Duration::from_millis(700));
-    for fair in [false, true] {
-        let servers = Server::several(1);
-        let server = &servers[0];
-        let (relays, holder) = behind_relays(&servers);
-        let options = || options().fair(fair);
-        let holder = holder.with_options(options()).unwrap();
-        let redlock = connected(&servers);
-        let redlock = redlock
-            .with_options(options().retry_delay(POLL, POLL))
-            .unwrap();
-        let lock = take(&holder, "a");
-        is_woken(&servers, &redlock, lock, "refused for now", |lock| {
-            server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-            drop(lock);
-            pause();
-            server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-        });
-        let lock = take(&holder, "a");
-        is_woken(&servers, &redlock, lock, "away", |lock| {
-            relays[0].refuse();
-            drop(lock);
-            pause();
-            relays[0].accept();
-        });
-        nothing_is_left(&servers);
-    }
-}
-
 // ---- what other processes do
 
 #[test]

@@ -74,7 +74,6 @@ impl Node {
         if self.wire.handshake.is_target {
             self.wire.ask(out);
         }
-        let means = self.wire.means(loads, &key);
         let command = SentCommand {
             operation: None,
             owed: Some(debt),
@@ -82,12 +81,12 @@ impl Node {
                 true => Awaited::AsProbe,
                 false => Awaited::ByNone,
             },
-            named: means.names_companions(&action, &key, prefix),
+            named: false,
             loads: loads.is_some(),
             needs: Proof::None,
         };
         self.wire.expect(Pending::Command(command), out);
-        action.pack(&key, prefix, means, out.bytes);
+        action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
     }
 
     pub(super) fn can_write_releases(&self) -> bool {
