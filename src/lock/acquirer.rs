@@ -192,9 +192,9 @@ impl<'a> Acquirer<'a> {
             Ended::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
             Ended::Cancelled => Error::cancelled(self.resource),
             Ended::Error(error) => error,
-            Ended::InOtherUse(node, other) => Error::OtherKind(OtherKind {
+            Ended::InOtherUse(node, other, names) => Error::OtherKind(OtherKind {
                 resource: self.acquire.resource().clone(),
-                names: self.acquire.names(),
+                names,
                 found: other.text(),
                 node: self.route.driver.nodes().name(node).into(),
             }),

@@ -94,12 +94,7 @@ impl Renewal {
     /// The next step of the thread that renews it, and that may look at it before that is due.
     pub(super) fn due(&self, now: Point) -> Due {
         let next = *lock(&self.next_renewal);
-        let mut lease = lock(&self.lease);
-        match next {
-            // (A suspend of the machine may leave less than there would be at that time.)
-            Some(at) if now.mono < at && lease.is_kept() && !lease.is_due(now) => Due::Later(at),
-            _ => lease.due(now),
-        }
+        lock(&self.lease).due(next, now)
     }
 
     /// Notifies the program of a new loss.

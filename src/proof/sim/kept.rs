@@ -34,7 +34,7 @@ impl World {
             keeping.held.lease.stop_renewal();
             return self.release(c, thread, keeping.held);
         }
-        match keeping.held.lease.due(now) {
+        match keeping.held.lease.due(None, now) {
             Due::Renew(extension, op) => {
                 let held = keeping.held.lease.held(now);
                 let max = keeping.max_hold;

@@ -55,9 +55,9 @@ pub(crate) enum Ended {
     Failed(WaitFailure),
     Cancelled,
     Error(Error),
-    /// A majority of the nodes, of which this is one, reports that the name is another kind of lock: waiting would not
-    /// change that.
-    InOtherUse(usize, OtherUse),
+    /// A majority of the nodes, of which this is one, reports that the name, or one of this many, is another kind of lock:
+    /// waiting would not change that.
+    InOtherUse(usize, OtherUse, usize),
 }
 
 impl From<WaitFailure> for Ended {
@@ -133,11 +133,6 @@ impl<W: Clone> Acquire<W> {
 
     pub(crate) fn resource(&self) -> &Arc<[u8]> {
         &self.resource
-    }
-
-    /// How many names the call acquires together.
-    pub(crate) fn names(&self) -> usize {
-        self.request.kind.names().map_or(1, <[_]>::len)
     }
 
     pub(crate) fn attempts(&self) -> u32 {

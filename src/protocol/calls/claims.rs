@@ -155,11 +155,6 @@ impl<W: Clone> Claiming<W> {
         self.call.resource()
     }
 
-    /// How many names it acquires together.
-    pub(crate) fn names(&self) -> usize {
-        self.call.names()
-    }
-
     pub(crate) fn next(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
         let Some(plan) = &mut self.plan else {
             return self.call.next(process, now);

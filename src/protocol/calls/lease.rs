@@ -439,7 +439,7 @@ mod tests {
                 lease.keep(max_hold * MS, |_, max| max, start);
             }
             if let Some(due) = due {
-                let due_then = lease.due(later(start, due * MS));
+                let due_then = lease.due(None, later(start, due * MS));
                 let over = matches!(due_then, Due::Later(_));
                 assert_eq!(over, max_hold < Some(due), "{reason:?}");
             }

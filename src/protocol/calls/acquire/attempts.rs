@@ -98,7 +98,8 @@ impl<W: Clone> Acquire<W> {
             }
             Tried::Denied(rejection) => match rejection.other_use(self.quorum) {
                 Some((node, other)) => {
-                    self.state = CallState::Leaves(Ended::InOtherUse(node, other));
+                    let names = self.request.kind.names().map_or(1, <[_]>::len);
+                    self.state = CallState::Leaves(Ended::InOtherUse(node, other, names));
                     return;
                 }
                 None => (WaitFailure::Busy(None), rejection),

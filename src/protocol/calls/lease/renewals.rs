@@ -62,10 +62,14 @@ impl Lease {
         max.saturating_sub(self.held(now))
     }
 
-    /// Returns what to do now that a renewal is due.
-    pub(crate) fn due(&mut self, now: Point) -> Due {
+    /// Returns what to do now that a renewal is due, or only a look at the validity. `next`: when the renewal is due in that
+    /// case, unless a suspend of the machine has left less by now.
+    pub(crate) fn due(&mut self, next: Option<Instant>, now: Point) -> Due {
         if !self.is_kept() {
             return Due::Ended;
+        }
+        if let Some(at) = next.filter(|at| now.mono < *at && !self.is_due(now)) {
+            return Due::Later(at);
         }
         if let Err(loss) = self.validity(now) {
             return Due::Lost(loss);
@@ -163,10 +167,18 @@ mod tests {
         assert_eq!(due(lease.expires(at(340))), 988);
         assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
+        // Only looked at before that, unless a suspend, which the wall clock alone shows, has left less.
+        let soon = Some(at(800).mono);
+        assert!(matches!(lease.due(soon, at(600)), Due::Later(at) if Some(at) == soon));
+        let suspended = Point {
+            wall: at(700).wall,
+            ..at(100)
+        };
+        assert!(matches!(lease.due(soon, suspended), Due::Renew(..)));
         lease.deadline = Deadline::new(start, 6000 * MS);
-        assert!(matches!(lease.due(at(4999)), Due::Renew(..)));
-        assert!(matches!(lease.due(at(5000)), Due::Later(_)));
+        assert!(matches!(lease.due(None, at(4999)), Due::Renew(..)));
+        assert!(matches!(lease.due(None, at(5000)), Due::Later(_)));
         assert!(lease.stop_renewal() && !lease.stop_renewal() && !lease.is_kept());
-        assert!(matches!(lease.due(at(5000)), Due::Ended));
+        assert!(matches!(lease.due(None, at(5000)), Due::Ended));
     }
 }
