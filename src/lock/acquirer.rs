@@ -31,8 +31,10 @@ pub(crate) struct Acquirer<'a> {
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Claiming<Arc<Caller>>,
-    /// The lane over which each lock and claim was acquired, with its token: the end of each goes behind its acquire.
-    over: Vec<(Token, Arc<Lane>)>,
+    /// The lane over which the last lock or claim was acquired, and those of the claims before it, each with its token: the
+    /// end of each goes behind its acquire. (Without claims nothing is allocated.)
+    over: Option<(Token, Arc<Lane>)>,
+    over_before: Vec<(Token, Arc<Lane>)>,
     /// When the call was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
@@ -74,7 +76,8 @@ impl<'a> Acquirer<'a> {
                 QueueTurn::new(nodes.timeouts.node).duration(),
                 now,
             ),
-            over: Vec::new(),
+            over: None,
+            over_before: Vec::new(),
             began: Some(now),
         }
     }
@@ -89,7 +92,7 @@ impl<'a> Acquirer<'a> {
                     let token = op.key.token;
                     let (answer, over) = self.route.acquire(op);
                     if let (Outcome::Yes(_), Some(lane)) = (&answer.outcome, over) {
-                        self.over.push((token, lane));
+                        self.over_before.extend(self.over.replace((token, lane)));
                     }
                     self.tried(answer)
                 }
@@ -138,9 +141,12 @@ impl<'a> Acquirer<'a> {
     }
 
     fn lock(&mut self, lease: Lease) -> Lock {
-        let mut over = self.over.iter();
-        let at = over.position(|(token, _)| *token == lease.key.token);
-        let over = at.map(|at| self.over.swap_remove(at).1);
+        let is_its = |over: &(Token, Arc<Lane>)| over.0 == lease.key.token;
+        let over = self.over.take_if(|over| is_its(over)).or_else(|| {
+            let at = self.over_before.iter().position(is_its)?;
+            Some(self.over_before.swap_remove(at))
+        });
+        let over = over.map(|(_, lane)| lane);
         Lock::new(self.route.of_lock(over), lease, self.options)
     }
 
