@@ -37,7 +37,7 @@ pub enum Error {
     /// rarely](crate::guide::faq#what-does-none-mean), no majority could be won for another reason.) The value inside
     /// has the name, and, if the nodes reported them, the holder's label and how long it still has the lock.
     Busy(Busy),
-    /// A majority of the nodes has another kind of lock under the name, or data that is no lock; the text says which. The calls
+    /// A majority of the nodes has another kind of lock under the name, or data that is no lock: the text names it. The calls
     /// on a [`Lockable`](crate::Lockable) return this at once, without waiting: two programs that use one name for two kinds
     /// are a mistake, even though the other lock will end. A plain lock on such a name waits, and is [`Busy`](Error::Busy).
     OtherKind(OtherKind),

@@ -79,8 +79,8 @@ pub struct OtherKind {
 }
 
 impl OtherKind {
-    /// The name of the lock that was to be acquired. Of several names that were to be acquired together, the first in the order
-    /// of their bytes: the nodes do not report which of them is in other use.
+    /// The name of the lock that was to be acquired. Of several names that were to be acquired together, the first in the
+    /// order of their bytes: the nodes do not report which of them is in other use.
     pub fn resource(&self) -> &[u8] {
         &self.resource
     }

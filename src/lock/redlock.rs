@@ -28,7 +28,7 @@ use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
-use crate::values::arithmetic::{Deadline, MAX_NODES, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, MAX_NODES, NodeSet, Ttl, spare};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
 use crate::values::prefix::Prefix;
@@ -160,8 +160,9 @@ impl Redlock {
     }
 
     /// Replaces all options, for the same nodes: one that is not set has its default again, also the prefix and the restart
-    /// guard, which programs that share locks must have in common. [`adjust`](Redlock::adjust) changes some of them. The connections are shared with `self`'s clones, unless a timeout, the restart guard,
-    /// the prefix, the credentials or the options of TLS change.
+    /// guard, which programs that share locks must have in common. [`adjust`](Redlock::adjust) changes some of them. The
+    /// connections are shared with `self`'s clones, unless a timeout, the restart guard, the prefix, the credentials or the
+    /// options of TLS change.
     ///
     /// # Errors
     ///
@@ -373,9 +374,8 @@ impl Redlock {
             return are_few;
         };
         let owed = driver.nodes().state().core.owed_nodes();
-        are_few
-            && lanes.owed_nodes().or(owed).len()
-                <= crate::values::arithmetic::spare(driver.nodes().places().len())
+        let nodes = driver.nodes().places().len();
+        are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes)
     }
 
     /// The route to the servers that have this resource: one connection to each node, or lanes.

@@ -40,8 +40,8 @@ pub(crate) fn look(given: &NodeArgs) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
-/// Warns whoever tries a command at a terminal of the longest of these times, each of an option, if a lock that is taken or left
-/// for it may end early. The log has that only of ttls, and is not shown without `-v`. (What cron runs prints no line each time.)
+/// Warns, at a terminal, of the longest of these times, each of an option, if a lock that is taken or left for it may end early.
+/// The log has that only of ttls, and is not shown without `-v`. (A job of cron prints no line each time.)
 pub(crate) fn warn_of_long(redlock: &Redlock, times: &[(&str, Duration)]) {
     let longest = times.iter().max_by_key(|(_, time)| *time);
     if let (Some((option, time)), Some(assumed)) = (longest, assumed_ttl(redlock))
