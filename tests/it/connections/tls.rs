@@ -660,7 +660,7 @@ fn certificates_that_could_not_be_read_are_read_by_a_later_connection() {
 fn certificates_that_were_read_in_part_are_read_again_by_a_later_connection() {
     let name = "certificates_that_were_read_in_part_are_read_again_by_a_later_connection";
     if let Some(word) = told().filter(|word| !word.is_empty()) {
-        let [one, other, dir] = word.split(' ').collect::<Vec<_>>()[..] else {
+        let [one, other, dir] = word.splitn(3, ' ').collect::<Vec<_>>()[..] else {
             panic!("{word}");
         };
         let to = |url: &str| {
