@@ -297,10 +297,11 @@ pub mod fuzz;
 #[path = "proof/schedules/mod.rs"]
 pub mod schedules;
 
-pub use errors::error::{Error, NodeError, NodeErrors};
+pub use errors::error::Error;
 pub use errors::lock_error::{
     Busy, Cancelled, ExtensionLimit, Lost, LostReason, OtherKind, TooSlow,
 };
+pub use errors::node_errors::{NodeError, NodeErrors};
 pub use lock::kept_lock::KeptLock;
 pub use lock::lock::Lock;
 pub use lock::lockable::Lockable;

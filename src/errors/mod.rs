@@ -9,12 +9,14 @@
 //! - `elsewhere`: the answer that another server has a key
 //! - `lock_error`: errors of one lock: busy, lost, too slow, cancelled
 //! - `cause`: why a node gave no vote (`wording`: the texts of causes)
-//! - `error`: the error of all calls, with the nodes that failed
+//! - `node_errors`: the nodes that failed
+//! - `error`: the error of all calls
 
 pub(crate) mod cause;
 pub(crate) mod elsewhere;
 pub(crate) mod error;
 pub(crate) mod lock_error;
+pub(crate) mod node_errors;
 pub(crate) mod own_words;
 pub(crate) mod secret;
 pub(crate) mod server_error;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{Error, NodeError, NodeErrors};
+use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::text::human;
 use crate::lock::lock::{Home, Lock};
 use crate::lock::redlock::Redlock;

@@ -11,11 +11,13 @@
 //! - `lockable`: semaphores, read-write locks, several names
 //! - `reentrant`: locks that a thread can lock again
 //! - `redlock`: the client object (`family`: its connections, which clones share and forked processes do not)
+//! - `checks`: of the nodes and the names that a program passes in
 //! - `exclusive`: its calls for plain locks, with one holder
 
 // First, so that the page of `Redlock` begins with what is in this file.
 pub(crate) mod redlock;
 
+pub(crate) mod checks;
 mod exclusive;
 
 pub(crate) mod acquirer;

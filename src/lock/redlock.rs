@@ -2,11 +2,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::ConnectionAddr;
-
-use crate::errors::error::{Error, NodeErrors};
-use crate::errors::shown::Shown;
+use crate::errors::error::Error;
+use crate::errors::node_errors::NodeErrors;
 use crate::lock::acquirer::Acquirer;
+use crate::lock::checks;
 use crate::lock::family::Family;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::LockLanes;
@@ -21,21 +20,18 @@ use crate::net::socket::trust;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Key;
-use crate::protocol::commands::{slots, witness_keys};
+use crate::protocol::commands::slots;
 use crate::protocol::node::debt::UNKNOWN_TTL;
 use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
-use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
-use crate::values::arithmetic::{Deadline, MAX_NODES, NodeSet, Ttl, spare};
+#[cfg(feature = "cli")]
+use crate::values::arithmetic::spare;
+use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
-use crate::values::prefix::Prefix;
 use crate::values::token::Token;
-
-/// A resource is a Redis key. The maximum is far above what a name needs.
-const MAX_RESOURCE: usize = 64 * 1024;
 
 /// Takes locks on one Redis node, or on a majority of N independent ones.
 ///
@@ -91,7 +87,7 @@ impl Redlock {
     /// ```
     pub fn new<Form>(nodes: impl IntoNodes<Form>) -> Result<Redlock, Error> {
         let nodes = nodes.into_nodes()?;
-        check(&nodes)?;
+        checks::nodes(&nodes)?;
         let options = Options::default();
         Ok(Redlock {
             family: Family::new(Nodes::new(nodes, &options, Observer::default()), &options),
@@ -334,7 +330,7 @@ impl Redlock {
 
     /// Checks the name of a lock.
     pub(crate) fn checked(&self, resource: impl AsRef<[u8]>) -> Result<Arc<[u8]>, Error> {
-        checked(resource.as_ref(), &self.options.prefix)
+        checks::name(resource.as_ref(), &self.options.prefix)
     }
 
     /// The options, to be read. [`adjust`](Redlock::adjust) changes some of them.
@@ -461,56 +457,4 @@ impl fmt::Debug for Redlock {
             .field("options", &self.options)
             .finish()
     }
-}
-
-/// Checks that each node's vote counts once, and that this build can reach all nodes.
-fn check(nodes: &[NodeAddress]) -> Result<(), ConfigError> {
-    let count = nodes.len();
-    if count == 0 || count > MAX_NODES {
-        let text = match count {
-            0 => "no nodes given: at least 1 is needed, 3 or 5 are usual".to_owned(),
-            _ => format!("{count} nodes given, the limit is {MAX_NODES}"),
-        };
-        return Err(ConfigError::new(text));
-    }
-    for (i, node) in nodes.iter().enumerate() {
-        if let Err(reason) = reachable(node.info().addr()) {
-            return Err(ConfigError::new(format!("node {i} ({node}) {reason}")));
-        }
-        let same = |other: &NodeAddress| other.is_same(node);
-        if let Some(other) = nodes.iter().take(i).position(same) {
-            return Err(ConfigError::new(format!(
-                "nodes {other} and {i} have the same address {node}: its vote must count once"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn reachable(addr: &ConnectionAddr) -> Result<(), String> {
-    match addr {
-        ConnectionAddr::TcpTls { .. } => trust::supported()
-            .map_err(|reason| format!("cannot be reached by this build: {reason}")),
-        addr if addr.is_supported() => Ok(()),
-        _ => Err("cannot be reached by this build: Unix sockets need Unix".into()),
-    }
-}
-
-/// Checks the name of a lock, for clients with this prefix.
-pub(crate) fn checked(resource: &[u8], prefix: &Prefix) -> Result<Arc<[u8]>, Error> {
-    if resource.is_empty() || resource.len() > MAX_RESOURCE {
-        return Err(Error::config(format!(
-            "the resource is {} bytes long: it must be 1 to {MAX_RESOURCE}",
-            resource.len()
-        )));
-    }
-    let key = prefix.key(resource);
-    if witness_keys::is_kept_beside(&key) {
-        return Err(Error::config(format!(
-            "no lock can have the name {}: its key {} is one of those that are kept beside locks; give it another ending",
-            Shown(resource),
-            Shown(&key)
-        )));
-    }
-    Ok(resource.into())
 }

@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{Error, NodeError, NodeErrors};
+use crate::errors::error::Error;
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::Redlock;
 use crate::net::place::deployment::Place;

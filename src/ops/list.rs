@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::thread::sleep;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{Error, NodeError};
+use crate::errors::error::Error;
+use crate::errors::node_errors::NodeError;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::SendPart;
 use crate::net::place::deployment::Place;

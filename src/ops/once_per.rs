@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{Error, NodeError};
+use crate::errors::error::Error;
+use crate::errors::node_errors::NodeError;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::mark_done::check_mark;
 use crate::lock::redlock::Redlock;

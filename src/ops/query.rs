@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::{Elsewhere, Hint};
-use crate::errors::error::{NodeError, NodeErrors};
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::secret::Secret;
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::ops::holder::Holder;
 use crate::ops::inspect::Inspection;
 use crate::ops::json::Json;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::ops::holder::Holder;
 use crate::values::arithmetic::majority;
 use crate::values::lock_value::ValueRole;

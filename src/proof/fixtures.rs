@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::script::Key;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::arithmetic::{NodeSet, Tally, Ttl};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::server::{Held, Replies, Requests};
 use super::sockets::{NodeData, NodeMood, NodeShared, WRITE_TIMEOUT, spawn};
 use crate::errors::error::Error;
-use crate::lock::redlock::checked;
+use crate::lock::checks;
 use crate::values::clock::millis;
 use crate::values::label::Label;
 use crate::values::prefix::Prefix;
@@ -142,7 +142,7 @@ impl Node {
         label: &str,
         ttl: Duration,
     ) -> Result<(), Error> {
-        let name = checked(resource.as_ref(), &Prefix::default())?;
+        let name = checks::name(resource.as_ref(), &Prefix::default())?;
         let label = Label::new(label);
         label.as_ref().map_or(Ok(()), Label::validate)?;
         let token = Token::random().map_err(Error::Random)?;

@@ -187,6 +187,11 @@ impl Terminal {
     }
 }
 
+fn has_stopped(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.unwrap().contains(") T ")
+}
+
 /// Names of a shell's programs would be expanded too early. What is to get a key writes so itself: a shell that is just
 /// starting a program may miss it, or go on to that program.
 fn sh(script: &str) -> String {
@@ -395,8 +400,7 @@ fn in_a_pipeline_the_terminal_stays_with_the_program_that_shows_the_result() {
         terminal.line(&format!("$r x {say} | cat"));
         terminal.expect("command=");
         let command = terminal.expect("\n");
-        let stat = format!("/proc/{}/stat", command.trim());
-        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        let is_stopped = || has_stopped(command.trim());
         assert!(terminal.is_held("x") && !is_stopped());
         terminal.key(b'z');
         terminal.prompt();
@@ -460,8 +464,7 @@ fn a_command_in_the_background_stops_when_a_program_behind_it_reads() {
         terminal.line(&format!("$r x {command} | {mate} &"));
         terminal.expect("command=");
         let command = terminal.expect(".");
-        let stat = format!("/proc/{command}/stat");
-        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        let is_stopped = || has_stopped(&command);
         terminal.job_stops();
         assert!(is_stopped(), "{shell}");
         terminal.line("fg");

@@ -133,7 +133,8 @@ fn compile_with(
         command.args([
             format!("-L{path}"),
             "-lredlock_sync".into(),
-            format!("-Wl,-rpath,{path}"),
+            // Before LD_LIBRARY_PATH, by which cargo leads to what another build has left in its directory.
+            format!("-Wl,--disable-new-dtags,-rpath,{path}"),
         ]);
     } else {
         command.arg(libraries().join("libredlock_sync.a"));

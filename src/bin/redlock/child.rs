@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::clock_gettime;
-use nix::unistd::{Pid, close, getppid, read, write};
+use nix::unistd::{Pid, close, dup2_stdin, dup2_stdout, getppid, read, write};
 
 use crate::{NO_PROCESS, exec, report};
 
@@ -196,5 +196,13 @@ impl GuardProcess {
             self.process = None;
             info!("the guard is gone");
         }
+    }
+}
+
+/// Closes our input and output, so that COMMAND alone has them: the other end of a pipe learns when it closes them.
+pub(crate) fn hand_over_input_and_output() {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
     }
 }

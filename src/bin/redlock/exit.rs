@@ -1,5 +1,8 @@
 //! How this program ends: its exit codes, in one table.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
 use redlock_sync::Error;
 
 use crate::output::report;
@@ -65,6 +68,16 @@ pub(crate) const CODES: [(&str, &str); 12] = [
 pub(crate) enum End {
     Code(u8),
     Signal(i32),
+}
+
+impl End {
+    /// How a process ended.
+    pub(crate) fn of(status: ExitStatus) -> End {
+        match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(code) => End::Code(code),
+            None => End::Signal(status.signal().unwrap_or_default()),
+        }
+    }
 }
 
 /// Reports why there is no lock, and returns the exit code for that.

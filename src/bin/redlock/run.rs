@@ -7,9 +7,9 @@
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 use std::{fs, io};
@@ -20,7 +20,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
+use nix::unistd::Pid;
 use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
@@ -168,7 +168,7 @@ impl<'a> RunningJob<'a> {
         if terminal.exists() {
             handlers.add(&ASKING);
         }
-        hand_over_input_and_output();
+        child::hand_over_input_and_output();
         let mut run = RunningJob {
             plan: RunPlan::new(job.grace),
             kept,
@@ -269,7 +269,7 @@ impl<'a> RunningJob<'a> {
             return (None, None);
         }
         let end = match (end, self.command.wait()) {
-            (Some(End::Signal(UNNAMED)), Ok(status)) => Some(ending(status).to_shell()),
+            (Some(End::Signal(UNNAMED)), Ok(status)) => Some(End::of(status).to_shell()),
             (end, _) => end,
         };
         let outcome = |end| match end {
@@ -490,21 +490,5 @@ impl<'a> RunningJob<'a> {
         let ours = guard.into_iter().chain(&self.senders);
         let ours: Vec<u32> = ours.chain([&self.command]).map(Child::id).collect();
         processes::reap_orphans(&ours);
-    }
-}
-
-/// Closes our input and output, so that COMMAND alone has them: the other end of a pipe learns when it closes them.
-fn hand_over_input_and_output() {
-    if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = dup2_stdin(&null);
-        let _ = dup2_stdout(&null);
-    }
-}
-
-fn ending(status: ExitStatus) -> End {
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    match code {
-        Some(code) => End::Code(code),
-        None => End::Signal(status.signal().unwrap_or_default()),
     }
 }

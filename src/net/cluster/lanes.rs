@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{NodeError, NodeErrors};
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::net::driver::driver::Driver;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;

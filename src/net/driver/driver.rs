@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::confirmer;
 #[cfg(feature = "cli")]

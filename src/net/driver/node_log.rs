@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::NodeError;
+use crate::errors::node_errors::NodeError;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};

@@ -2,8 +2,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::{Error, NodeError};
+use crate::errors::error::Error;
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::NodeError;
 use crate::protocol::calls::lease::Lease;
 use crate::values::clock::{self, Point};
 use crate::values::sync::{Mutex, guarded, lock};

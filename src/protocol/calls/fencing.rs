@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};

@@ -4,8 +4,8 @@ pub(crate) mod renewals;
 
 use std::time::{Duration, Instant};
 
-use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};

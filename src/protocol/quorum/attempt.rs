@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{KnownHolder, LockInfo, QueueEntry};
 use crate::protocol::commands::script::{Action, Key, SharedKey};

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::errors::cause::Cause;
-use crate::errors::error::{NodeError, NodeErrors};
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::protocol::commands::kind_votes::Numbers;
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::vote::{Instead, OtherUse};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{KnownHolder, QueueEntry, QueueTurn};
 use crate::protocol::quorum::attempt::Attempt;

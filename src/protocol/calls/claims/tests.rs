@@ -1,8 +1,8 @@
 //! A call for four names, asked step by step.
 
 use super::*;
-use crate::errors::error::NodeErrors;
 use crate::errors::lock_error::LostReason;
+use crate::errors::node_errors::NodeErrors;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process_services::one_thread::OneThread;
 use crate::protocol::commands::node_queue::LockInfo;

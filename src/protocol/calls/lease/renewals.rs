@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::calls::lease::{Extended, Extension, HoldBound, Lease, Loss};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;

@@ -1,7 +1,7 @@
 //! The actions of waiters, and the world that all tests of the queues share.
 
 use super::*;
-use crate::errors::error::NodeErrors;
+use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::node_queue::{LockInfo, QueueTurn};
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
