@@ -10,10 +10,13 @@ fn passes(compiled: impl FnOnce(&std::path::Path)) {
     let program = dir.path().join("capi");
     compiled(&program);
     let servers = Server::several(3);
-    let output = run(
-        pristine(&mut Command::new(program)).args(urls(&servers)),
-        "",
-    );
+    let mut command = Command::new(program);
+    // Where cargo leads, another build may have left a library.
+    let left = dir.path().join("left");
+    std::fs::create_dir(&left).unwrap();
+    std::fs::write(left.join("libredlock_sync.so"), "of another build").unwrap();
+    command.env("LD_LIBRARY_PATH", left);
+    let output = run(pristine(&mut command).args(urls(&servers)), "");
     assert_eq!(output.stdout, b"ok\n");
 }
 
