@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::support::{Server, TempDir, pristine, urls};
+use super::support::{Server, TempDir, pristine, skipped, urls};
 use super::{Language, compile, compile_with, run};
 
 fn passes(compiled: impl FnOnce(&std::path::Path)) {
@@ -30,8 +30,7 @@ fn owners_exceptions_and_mutexes_in_cpp17() {
 #[test]
 fn the_same_with_clang() {
     if Command::new("clang++").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: this machine has no clang++");
-        return;
+        return skipped("the_same_with_clang", "this machine has no clang++");
     }
     let standard = ["-x", "c++", "-std=c++17"];
     passes(|to| {
