@@ -73,6 +73,11 @@ pub fn human(time: Duration) -> String {
     text::human(time)
 }
 
+/// Whether a node may have left out permits or readers.
+pub fn is_cut(found: &Inspection) -> bool {
+    found.is_cut()
+}
+
 /// The result of an inspection, as JSON.
 pub fn inspection_json(name: &[u8], found: &Inspection) -> String {
     result_words::inspection(name, found).to_string()

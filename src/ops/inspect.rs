@@ -79,14 +79,12 @@ struct Looked {
     /// Milliseconds that the node's clock is ahead of ours.
     clock: Option<i64>,
     /// Whether the node may have left out holders.
-    #[cfg(feature = "capi")]
     is_cut: bool,
 }
 
 fn inspected(node: usize, place: &Place, answer: Result<Looked, Cause>) -> Inspected {
     let address = place.shown().to_string();
     let clock = answer.as_ref().ok().and_then(|looked| looked.clock);
-    #[cfg(feature = "capi")]
     let is_cut = answer.as_ref().is_ok_and(|looked| looked.is_cut);
     let state = answer.map(|looked| looked.state).unwrap_or_else(|cause| {
         let error = NodeError {
@@ -100,7 +98,6 @@ fn inspected(node: usize, place: &Place, answer: Result<Looked, Cause>) -> Inspe
         address,
         state,
         clock,
-        #[cfg(feature = "capi")]
         is_cut,
     }
 }
@@ -119,7 +116,6 @@ fn look_at_lock(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, C
     let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
     let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;
     let waiters = Waiters::of_reply(&queue);
-    #[cfg(feature = "capi")]
     let is_cut = is_cut(&reply);
     let state = match reply {
         Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => {
@@ -131,13 +127,15 @@ fn look_at_lock(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, C
         state,
         waiters,
         clock: None,
-        #[cfg(feature = "capi")]
         is_cut,
     })
 }
 
+/// The permits or readers that the script shows at most, and about how many bytes of them.
+const MOST_SHOWN: usize = 1000;
+const MOST_BYTES: usize = 60_000;
+
 /// Whether the script's reply is as long as it can be, so that there may be more permits or readers.
-#[cfg(any(feature = "capi", test))]
 fn is_cut(reply: &Reply) -> bool {
     let Reply::Array(items) = reply else {
         return false;
@@ -146,7 +144,7 @@ fn is_cut(reply: &Reply) -> bool {
         Reply::Bulk(bulk) => 8 + bulk.len(),
         _ => 0,
     };
-    items.len() >= 1000 || items.iter().map(size).sum::<usize>() >= 60_000
+    items.len() >= MOST_SHOWN || items.iter().map(size).sum::<usize>() >= MOST_BYTES
 }
 
 /// The state of a lock on a node that has refused the script.
@@ -267,13 +265,12 @@ struct Inspected {
     address: String,
     state: NodeState,
     clock: Option<i64>,
-    #[cfg(feature = "capi")]
     is_cut: bool,
 }
 
 impl Inspection {
     /// Whether a node may have left out permits or readers.
-    #[cfg(feature = "capi")]
+    #[cfg_attr(not(any(feature = "capi", feature = "cli")), allow(dead_code))]
     pub(crate) fn is_cut(&self) -> bool {
         self.nodes.iter().any(|node| node.is_cut)
     }
@@ -411,6 +408,15 @@ mod tests {
             assert_eq!(is_cut(&items(count, len)), cut, "{count} of {len} bytes");
         }
         assert!(!is_cut(&Reply::Nil) && !is_cut(&Reply::Array(vec![Reply::Nil])));
+        for bound in [
+            format!("-{MOST_SHOWN}, -1,"),
+            format!("size < {MOST_BYTES} "),
+        ] {
+            assert!(
+                String::from_utf8_lossy(INSPECT.text).contains(&bound),
+                "{bound}"
+            );
+        }
     }
 
     #[test]

@@ -110,3 +110,28 @@ fn what_is_no_lock_of_this_program_stays() {
     let state = redlock(&servers).inspect("text").unwrap().state();
     assert!(matches!(state, LockState::Blocked { .. }), "{state:?}");
 }
+
+#[test]
+fn a_reader_that_is_not_shown_among_many_is_not_taken_for_one_that_has_ended() {
+    let servers = Server::several(1);
+    let redlock = unhurried_connected(&servers);
+    let redlock = redlock.adjust(|options| options.label("w".repeat(64)));
+    let lock = redlock.unwrap().read_lock("x").unwrap();
+    let time = std::time::Duration::from_secs;
+    let first = lock.acquire(time(300)).unwrap();
+    let shown = first.token().fingerprint().to_string();
+    let few = release(&servers, &["--yes", "--holder", "00000000", "x"]);
+    assert!(
+        few.0 == 75 && few.2.contains("00000000 does not have it"),
+        "{few:?}"
+    );
+    let others: Vec<_> = (0..600).map(|_| lock.acquire(time(600)).unwrap()).collect();
+    let (code, out, err) = release(&servers, &["--yes", "--holder", &shown, "x"]);
+    assert_eq!(code, 75, "{err}");
+    assert!(
+        !out.contains(&shown) && err.contains("is not among the "),
+        "{err}"
+    );
+    first.release().unwrap();
+    drop(others);
+}

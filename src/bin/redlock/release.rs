@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, stderr, stdin};
 use std::time::Duration;
 
-use redlock_sync::command::escaped;
+use redlock_sync::command::{escaped, is_cut};
 use redlock_sync::{Holder, LockState, Redlock};
 
 use crate::arguments::ReleaseArgs;
@@ -12,9 +12,6 @@ use crate::output::question;
 use crate::print::print;
 use crate::show::shortened;
 use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
-
-/// A node that has fewer permits or readers shows all of them: 60,000 bytes, of which each takes less than 300.
-const MANY: usize = 200;
 
 /// Where the answer to the question comes from.
 pub(crate) enum ReleaseAnswer {
@@ -58,7 +55,7 @@ pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Red
         return shown;
     }
     let state = inspection.state();
-    match (chosen(given, &state), &state) {
+    match (chosen(given, &state, is_cut(&inspection)), &state) {
         (Ok(Some((_, None))), _) => refuse("it has no ttl, so it is no lock of this program"),
         (Ok(Some((holder, _))), _) => match answer.is_yes() {
             true => break_lock(name, holder, redlock),
@@ -83,9 +80,11 @@ pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Red
 }
 
 /// Whose lock is meant, and how long it remains; or how this program ends if that is not certain.
+/// `is_cut`: not all holders may be shown.
 fn chosen<'a>(
     given: &ReleaseArgs,
     state: &'a LockState,
+    is_cut: bool,
 ) -> Result<Option<(&'a Holder, Option<Duration>)>, End> {
     let holders: Vec<_> = state.holders().collect();
     let Some(wanted) = &given.holder else {
@@ -102,7 +101,7 @@ fn chosen<'a>(
     let count = holders.len();
     let found = holders.into_iter().find(|(holder, _)| is_wanted(holder));
     match found {
-        None if count >= MANY => Err(refuse(&format!(
+        None if is_cut => Err(refuse(&format!(
             "{wanted} is not among the {count} that are shown, those that last longest: there may be more"
         ))),
         None if !matches!(state, LockState::Free | LockState::Unknown) => {

@@ -842,7 +842,7 @@ fn a_check_judges_a_server_as_the_restart_guard_does_at_a_connection() {
     assert!(!report.is_fit(), "{report}");
     let text = report.to_string();
     assert!(
-        text.contains("fault: uptime: node 0 ") && text.contains("gives no votes for 6 s more"),
+        text.contains("fault: uptime: node 0 ") && text.contains("gives no votes for "),
         "{text}"
     );
     let client = client();
@@ -853,5 +853,8 @@ fn a_check_judges_a_server_as_the_restart_guard_does_at_a_connection() {
     eventually("both find it fit", || {
         client.check("check").unwrap().is_fit()
     });
-    drop(client.try_acquire("a", max_ttl).unwrap().unwrap());
+    // The lock's connection counts from when the answer came, and the check from when the node gave it.
+    eventually("it votes", || {
+        matches!(client.try_acquire("a", max_ttl), Ok(Some(_)))
+    });
 }
