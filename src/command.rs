@@ -6,11 +6,10 @@ use crate::errors::text;
 pub use crate::ops::literal::{escaped, printable};
 pub use crate::ops::once_per::mark_patiently;
 pub use crate::ops::result_words::{LOCK, PERMITS, READERS, Seen, held_for, kind};
-use crate::ops::{list, result_words};
+use crate::ops::{list, result_json};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;
-pub use crate::settings::environment::{
-    DEFAULT_FILE, Environment, LONGEST_FILE, NODES, NODES_FILE,
-};
+pub use crate::settings::environment::{DEFAULT_FILE, Environment, NODES, NODES_FILE};
+pub use crate::settings::nodes_file::LONGEST_FILE;
 pub use crate::settings::time::{LONGEST_TIME, parse_time, parse_timeout};
 use crate::values::label::Label;
 use crate::{Error, Finding, Holder, Inspection, Listing, NodeErrors, Redlock, Report};
@@ -80,10 +79,10 @@ pub fn is_cut(found: &Inspection) -> bool {
 
 /// The result of an inspection, as JSON.
 pub fn inspection_json(name: &[u8], found: &Inspection) -> String {
-    result_words::inspection(name, found).to_string()
+    result_json::inspection(name, found).to_string()
 }
 
 /// The result of a check, as JSON. `text`: writes a finding.
 pub fn report_json(report: &Report, text: impl Fn(&Finding) -> String) -> String {
-    result_words::report(report, text).to_string()
+    result_json::report(report, text).to_string()
 }

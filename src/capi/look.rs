@@ -6,10 +6,11 @@ use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
 use super::*;
+use crate::ops::break_lock::Named;
 use crate::ops::holder::{Holder, HolderText};
 use crate::ops::json::Json;
-use crate::ops::result_words;
-use crate::{Inspection, LockState, NodeState};
+use crate::ops::result_json;
+use crate::{Inspection, LockState};
 
 /// Writes the option in the advice as C names it.
 fn in_c(text: String) -> String {
@@ -90,7 +91,7 @@ extern "C" fn redlock_check_json(
     let document = || {
         // SAFETY: the header demands it.
         let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
-        Ok(result_words::report(&report, |finding| {
+        Ok(result_json::report(&report, |finding| {
             in_c(finding.to_string())
         }))
     };
@@ -111,7 +112,7 @@ extern "C" fn redlock_inspect_json(
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let found = redlock_of(client)?.inspect(resource)?;
-        Ok(result_words::inspection(resource, &found))
+        Ok(result_json::inspection(resource, &found))
     };
     // SAFETY: the header demands it.
     unsafe { give_document(document, json, cap, needed) }
@@ -220,33 +221,19 @@ extern "C" fn redlock_break_lock(
     code
 }
 
-/// The holder that a text names, on any of the nodes; or that there is none, if that is certain.
+/// The holder that a text names; or that there is none, if that is certain.
 fn holder_of(found: &Inspection, named: &HolderText<'_>) -> Result<Option<Holder>, Failure> {
-    let of_state = |state: &NodeState| -> Vec<Holder> {
-        let holders = state.holders().map(|(holder, _)| holder);
-        let same = holders.filter(|holder| holder.has_fingerprint_of(named));
-        same.cloned().collect()
-    };
-    let same: Vec<Holder> = found
-        .nodes()
-        .flat_map(|(_, _, state)| of_state(state))
-        .collect();
-    if let Some(holder) = same.iter().find(|holder| holder.is_named(named)) {
-        return Ok(Some(holder.clone()));
-    }
-    if let Some(holder) = same.first() {
-        let told = format!("the text is not that of a whole line, which is \"{holder}\"");
-        return Err(Failure::config(told));
-    }
-    if found.state() == LockState::Unknown {
-        return Err(Error::Unavailable(found.errors()).into());
-    }
-    if found.is_cut() {
-        return Err(Failure::config(
+    match found.named(named) {
+        Named::Holder(holder) => Ok(Some(holder)),
+        Named::ByPart(holder) => Err(Failure::config(format!(
+            "the text is not that of a whole line, which is \"{holder}\""
+        ))),
+        Named::Nobody => Ok(None),
+        Named::Unknown => Err(Error::Unavailable(found.errors()).into()),
+        Named::NotShown => Err(Failure::config(
             "this holder is not among those that a node shows, which are not all: those that last longest",
-        ));
+        )),
     }
-    Ok(None)
 }
 
 /// The state, the holders, a line for each, and how long that lasts.

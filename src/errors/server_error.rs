@@ -114,8 +114,7 @@ impl Meaning {
     /// Whether the server will answer so until its configuration is changed, or this client's. False when in doubt:
     /// then callers wait in vain, but no longer than they asked to.
     pub(crate) fn is_final(self) -> bool {
-        self.concerns_login()
-            || self.concerns_rights()
+        self.concerns_user()
             || matches!(
                 self,
                 TooOld | NoSuchDatabase | Protected | Moved | OtherSlot
@@ -165,6 +164,11 @@ impl Meaning {
 
     pub(crate) fn concerns_rights(self) -> bool {
         matches!(self, NotPermitted | NoSuchCommand)
+    }
+
+    /// Whether another user, or the same with other rights, would not be refused.
+    pub(crate) fn concerns_user(self) -> bool {
+        self.concerns_login() || self.concerns_rights()
     }
 
     /// Advice for people: how to resolve the error.

@@ -6,7 +6,7 @@
 //! - `holder`: the holder of a lock, as it is shown
 //! - `waiters`: the processes that wait for a lock
 //! - `state`: the nodes' answers about a lock, and what they mean together
-//! - `inspect`: the holders of a lock, node by node
+//! - `inspect`: the holders of a lock, node by node (`inspect_reply`: the answer of one node)
 //! - `break_lock`: the release of a lock by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
@@ -17,13 +17,15 @@
 //! - `rules`: what is wrong with nodes, by their answers
 //! - `report`: the result of a check
 //! - `once_per`: work that is done once in a period
-//! - `json`, `literal`, `result_words`: results, in the words and the JSON of the command and of C
+//! - `literal`, `result_words`: results, in the words of the command and of C
+//! - `json`, `result_json`: results as JSON
 
 pub(crate) mod break_lock;
 pub(crate) mod check;
 pub(crate) mod found_locks;
 pub(crate) mod holder;
 pub(crate) mod inspect;
+pub(crate) mod inspect_reply;
 pub(crate) mod interview;
 #[cfg(any(feature = "capi", feature = "cli"))]
 pub(crate) mod json;
@@ -36,6 +38,8 @@ pub(crate) mod once_per;
 pub(crate) mod query;
 pub(crate) mod replicas;
 pub(crate) mod report;
+#[cfg(any(feature = "capi", feature = "cli"))]
+pub(crate) mod result_json;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
 pub(crate) mod result_words;

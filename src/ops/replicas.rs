@@ -1,7 +1,6 @@
 //! Whether the user may lock on the replicas that may take a master's place: users are not replicated.
 
 use crate::errors::cause::Cause;
-use crate::errors::server_error::Meaning;
 use crate::lock::redlock::Redlock;
 use crate::net::place::deployment::Place;
 use crate::ops::query::Query;
@@ -54,7 +53,7 @@ fn remarks(set: &[Place], answers: impl Iterator<Item = Result<Refused, Cause>>)
     let refused = answers.filter_map(|(replica, answer)| match (answer, &by_master) {
         (_, Err(_)) => None,
         (Ok(refused), Ok(by_master)) => Some((replica, refused_only_here(refused, by_master)?)),
-        (Err(cause), _) => concerns_user(&cause).then_some((replica, cause)),
+        (Err(cause), _) => cause.meaning().concerns_user().then_some((replica, cause)),
     });
     let remark = |(replica, cause): (&Place, Cause)| {
         let text = format!(
@@ -65,11 +64,6 @@ fn remarks(set: &[Place], answers: impl Iterator<Item = Result<Refused, Cause>>)
         (Severity::Warning, Code::Rights, text)
     };
     refused.map(remark).collect()
-}
-
-fn concerns_user(cause: &Cause) -> bool {
-    let meaning = cause.meaning();
-    meaning.concerns_rights() || matches!(meaning, Meaning::NoLogin | Meaning::WrongLogin)
 }
 
 /// The commands that a user lacks the right to, by their order.
@@ -94,7 +88,9 @@ fn refusals(query: &mut Query, key: &[u8]) -> Result<Refused, Cause> {
     resp::pack(&mut bytes, &[script], None);
     let replies = query.ask::<4>(&bytes)?;
     Ok(replies.map(|reply| match reply {
-        Reply::Error(text) => Some(Cause::refused(&text)).filter(concerns_user),
+        Reply::Error(text) => {
+            Some(Cause::refused(&text)).filter(|cause| cause.meaning().concerns_user())
+        }
         _ => None,
     }))
 }

@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, without_arguments};
 use crate::net::place::ask_each::SendPart;
 use crate::ops::holder::Holder;
-use crate::ops::inspect::member;
+use crate::ops::inspect_reply::member;
 use crate::ops::query::Query;
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::companions::Companion;

@@ -3,14 +3,14 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::settings::into_node;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::node_list;
+use crate::settings::nodes_file::{self, private};
 use crate::settings::options::Options;
 use crate::settings::time::{parse_time, parse_timeout};
 use crate::settings::tls::Tls;
@@ -22,9 +22,6 @@ pub const NODES: &str = "REDLOCK_NODES";
 pub const NODES_FILE: &str = "REDLOCK_NODES_FILE";
 /// Read last. So cron, sudo and services need no variable, and no copy of a password.
 pub const DEFAULT_FILE: &str = "/etc/redlock/nodes";
-/// The maximum length of a file. Sixty-four nodes need less.
-pub const LONGEST_FILE: usize = 1 << 20;
-
 /// The value of a variable, or of the flag that goes before it, and the name of which of the two has it.
 type Given = Option<(&'static str, OsString)>;
 /// The mode of a file, and its content.
@@ -67,47 +64,10 @@ pub(crate) fn nodes() -> Result<(String, Vec<NodeAddress>), ConfigError> {
 fn of_process<T>(ask: impl FnOnce(&Environment<'_>) -> T) -> T {
     ask(&Environment {
         given: &|variable| env::var_os(variable).map(|value| (variable, value)),
-        read: &read,
+        read: &nodes_file::read,
         default_file: Path::new(DEFAULT_FILE),
         flags: false,
     })
-}
-
-/// Reads a file. Not a pipe, whose writer may take its time.
-fn read(path: &Path) -> io::Result<(u32, Vec<u8>)> {
-    let found = fs::metadata(path)?;
-    if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut bytes = Vec::new();
-    let limit = LONGEST_FILE as u64 + 1;
-    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    if bytes.len() > LONGEST_FILE {
-        let text = format!("longer than {LONGEST_FILE} bytes");
-        return Err(io::Error::new(ErrorKind::FileTooLarge, text));
-    }
-    Ok((mode(&found), bytes))
-}
-
-#[cfg(unix)]
-fn mode(found: &fs::Metadata) -> u32 {
-    std::os::unix::fs::PermissionsExt::mode(&found.permissions())
-}
-
-#[cfg(not(unix))]
-fn mode(_: &fs::Metadata) -> u32 {
-    0
-}
-
-/// Refuses a secret in a file that is not for its owner and group alone.
-fn private(mode: u32, secret: &str) -> Result<(), String> {
-    match mode & 0o004 {
-        0 => Ok(()),
-        _ => Err(format!(
-            "{secret}, and every user may read the file (mode {:03o}): chmod o-r",
-            mode & 0o777
-        )),
-    }
 }
 
 impl Environment<'_> {
@@ -171,7 +131,7 @@ impl Environment<'_> {
     ) -> Result<(String, Vec<NodeAddress>), String> {
         let place = format!("{named_by} {}", path.display());
         let (mode, bytes) = (self.read)(path).map_err(|error| format!("{place}: {error}"))?;
-        let nodes = parse(&place, mode, bytes)?;
+        let nodes = nodes_file::parse(&place, mode, bytes)?;
         if nodes.is_empty() {
             return Err(format!("{place} names no nodes: one URL a line"));
         }
@@ -189,7 +149,7 @@ impl Environment<'_> {
                     mode & 0o777
                 ));
             }
-            Ok((mode, bytes)) => parse(&place, mode, bytes)?,
+            Ok((mode, bytes)) => nodes_file::parse(&place, mode, bytes)?,
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(self.unread(&place, &error)),
         };
@@ -289,26 +249,6 @@ impl Environment<'_> {
             None => tls,
         })
     }
-}
-
-/// The nodes in a file's text.
-fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, String> {
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
-    let mut nodes = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = node_list::bare(line);
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let node = into_node::of_url(line);
-        let node = node.map_err(|error| format!("{place}, line {number}: {error}"))?;
-        if node.has_password() {
-            private(mode, &format!("{place}, line {number} has a password"))?;
-        }
-        nodes.push(node);
-    }
-    Ok(nodes)
 }
 
 #[cfg(test)]
@@ -461,7 +401,7 @@ mod tests {
             };
             let environment = Environment {
                 given: &given,
-                read: &read,
+                read: &nodes_file::read,
                 default_file: Path::new("/default"),
                 flags: false,
             };
@@ -482,13 +422,5 @@ mod tests {
         assert_eq!(options(&set), expected);
         let empty = set.map(|(variable, _)| (variable, ""));
         assert_eq!(options(&empty), Options::new().label("host"));
-    }
-
-    #[test]
-    fn a_file_is_read_whole_and_a_pipe_or_directory_is_not_waited_for() {
-        let (_, text) = read(Path::new("Cargo.toml")).unwrap();
-        assert!(text.starts_with(b"[package]"));
-        let error = read(Path::new("src")).unwrap_err();
-        assert_eq!(error.to_string(), "it is no regular file");
     }
 }

@@ -10,7 +10,7 @@
 //! - `sentinel_url`, `cluster_url`: the URLs of a set that sentinels watch, and of a Redis Cluster
 //! - `node_address`: the address of a node
 //! - `into_node`: conversions into node addresses (`node_list`: several URLs in one text)
-//! - `environment`: nodes and options in variables and files (`time`: times in them)
+//! - `environment`: nodes and options in variables and files (`nodes_file`: the nodes in a file; `time`: times)
 
 pub(crate) mod cluster_url;
 pub(crate) mod credentials;
@@ -20,6 +20,8 @@ pub(crate) mod environment;
 pub(crate) mod into_node;
 pub(crate) mod node_address;
 pub(crate) mod node_list;
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
+pub(crate) mod nodes_file;
 pub(crate) mod options;
 pub(crate) mod sentinel_url;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]

@@ -2152,10 +2152,15 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     let fleet = Fleet::new(3);
     let dir = TempDir::new();
     let script = "(trap '' TERM; while :; do sleep 0.1; done) & \
-        setsid sh -c 'echo $$ >away; exec sleep 1000' & echo $$; sleep 0.3; exit 4";
-    let mut command = fleet.command(&["run", "-k", "1s", "x", "sh", "-c", script]);
+        setsid sh -c 'echo $$ >away; exec sleep 1000' & echo $$";
+    let script = format!(
+        "{script}; {}; exit 4",
+        shell_waits("[ -s away ] && [ -e go ]")
+    );
+    let mut command = fleet.command(&["run", "-k", "1s", "x", "sh", "-c", &script]);
     command.current_dir(dir.path());
     let mut job = Job::start(command);
+    std::fs::write(dir.path().join("go"), "").unwrap();
     eventually("COMMAND has ended", || is_zombie(job.command));
     assert!(!members(job.group).is_empty(), "it has a grace");
     // While the guard may kill the group, its number is reused by no other process.
@@ -2196,10 +2201,12 @@ fn a_left_over_process_whose_name_is_cut_within_a_character_is_ended_too() {
     let source = "#include <unistd.h>\nint main(void) { return sleep(1000); }";
     compile(dir.path(), "aaaaaaaaaaaaaa\u{e9}", source);
     let has_its_name = shell_waits("grep -q aaaa /proc/$!/comm");
-    let script = format!("./aaaaaaaaaaaaaa\u{e9} & {has_its_name}; echo $$; exit 4");
+    let goes = shell_waits("[ -e go ]");
+    let script = format!("./aaaaaaaaaaaaaa\u{e9} & {has_its_name}; echo $$; {goes}; exit 4");
     let mut command = fleet.command(&["run", "x", "sh", "-c", &script]);
     command.current_dir(dir.path());
     let mut job = Job::start(command);
+    std::fs::write(dir.path().join("go"), "").unwrap();
     assert_eq!(job.wait().code(), Some(4));
     assert!(members(job.group).is_empty());
     fleet.nothing_is_left();

@@ -9,7 +9,7 @@ use crate::errors::secret::Secret;
 use crate::errors::text;
 use crate::net::place::{given_node, sentinels};
 use crate::ops::holder::Holder;
-use crate::ops::inspect;
+use crate::ops::inspect_reply;
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::node_queue::{self, LockInfo};
 use crate::protocol::commands::resp::{Reply, ReplyReader};
@@ -194,7 +194,7 @@ pub(super) fn values(data: &[u8]) {
     let holders = [
         Holder::parse(data, data.len()),
         Holder::of_member(data),
-        inspect::member(data).and_then(|(holder, _)| holder),
+        inspect_reply::member(data).and_then(|(holder, _)| holder),
     ];
     for holder in holders.into_iter().flatten() {
         let text = holder.to_string();
