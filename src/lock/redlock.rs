@@ -228,6 +228,7 @@ impl Redlock {
         }
     }
 
+    /// A try without a wait: a lock that is held is `None`, and no error.
     pub(crate) fn try_kind(
         &self,
         resource: &Arc<[u8]>,
@@ -398,6 +399,7 @@ impl Redlock {
         ))
     }
 
+    /// Acquires a lock. All calls of all kinds of locks end here; one that does not wait has no time for it.
     pub(crate) fn wait_for(
         &self,
         resource: &Arc<[u8]>,

@@ -1,5 +1,5 @@
-//! Where the operations of a call or a lock go, chosen once: to the nodes, or to the servers of Redis Clusters that have
-//! the key (rule R45).
+//! Where the operations of a call or a lock go: to the nodes, or to the servers of Redis Clusters that have the key (rule
+//! R45). Which of the two is chosen once, and the servers anew for each operation.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -12,9 +12,10 @@ use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewal_threads::{Round, run_kept};
 use crate::net::driver::shared::Shared;
-use crate::protocol::calls::release::Release;
+use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::clock::Point;
 
 #[derive(Clone)]
 pub(crate) enum Route {
@@ -68,8 +69,11 @@ impl Route {
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, release: &Release) -> Answer {
-        let run = |op, next| self.run_before(op, next);
-        self.waiting.release(release, run)
+        let mut process = &*self.waiting;
+        let Submit { op, next } = release.submit(&mut process, Point::now);
+        let handed_off = next.is_some();
+        let answer = self.run_before(op, next);
+        release.answered(handed_off, answer, &mut process, Point::now)
     }
 
     /// Starts a subscriber for each node that needs a subscription and has none.

@@ -71,6 +71,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 const YIELDS: u32 = if cfg!(schedules) { 2 } else { 32 };
 const FEW_NODES: usize = 3;
 const MANY_WAIT: usize = 3;
+
+/// Submits operations to the core of one set of nodes, and waits for their answers.
 pub(crate) struct Driver {
     /// The process that made the driver: after a fork the child must not touch the parent's sockets, nor a mutex that a
     /// thread may hold that does not exist in the child.

@@ -10,15 +10,13 @@ use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::subscription::Subscription;
 use crate::protocol::calls::process_services::Process;
-use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::Channel;
-use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::WaitQueues;
-use crate::values::clock::{self, Point};
+use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::sync::{
     Mutex,
@@ -65,20 +63,6 @@ impl WaitingThreads {
         drop(queues);
         woken.iter().for_each(|waiter| waiter.wake());
         result
-    }
-
-    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere. `run`: carries out the release, and
-    /// right behind it the waiter's first try.
-    pub(crate) fn release(
-        &self,
-        release: &Release,
-        run: impl FnOnce(Op, Option<Box<(Op, Arc<Caller>)>>) -> Answer,
-    ) -> Answer {
-        let mut process = self;
-        let Submit { op, next } = release.submit(&mut process, Point::now);
-        let handed_off = next.is_some();
-        let answer = run(op, next);
-        release.answered(handed_off, answer, &mut process, Point::now)
     }
 
     // ---- notifications by other processes

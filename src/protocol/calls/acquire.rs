@@ -157,7 +157,7 @@ impl<W: Clone> Acquire<W> {
             CallState::Tries(trying) => {
                 match trying.pauses_until.filter(|until| now.mono < *until) {
                     Some(until) => Step::Pause(self.ask_before(until, now)),
-                    None => self.attempt_again(process, now),
+                    None => self.make_try(process, now),
                 }
             }
             CallState::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {

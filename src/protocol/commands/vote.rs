@@ -20,7 +20,7 @@ pub(crate) enum Proof {
 }
 
 pub(crate) enum Vote {
-    /// The number may become a fencing token, or is the result of a release: [`NOTIFIED`] or not.
+    /// The number may become a fencing token, is a permit's slot, or the result of a release: [`NOTIFIED`] or not.
     Granted(u64),
     Refused(Refusal),
     /// The name is in other use.

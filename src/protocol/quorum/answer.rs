@@ -29,12 +29,13 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
-    /// The smallest and the largest number that was granted: a fencing token, or the result of a release.
+    /// The smallest and the largest number that was granted: a fencing token, a permit's slot, or the result of a
+    /// release.
     pub(crate) numbers: Option<(u64, u64)>,
     pub(crate) remarks: Remarks,
     /// Whether an earlier release of the same resource notified another process, as was learnt only now.
     pub(crate) notified_elsewhere: bool,
-    /// When the operation was first sent, or would have been.
+    /// When the time of the operation began: when it was first sent, or would have been.
     pub(crate) begun: Instant,
 }
 

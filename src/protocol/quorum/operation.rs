@@ -380,8 +380,7 @@ impl<W> Operation<W> {
         }
     }
 
-    /// Fails a node that sits out for longer than the operation lasts: its answer could not count. Returns whether that
-    /// is so.
+    /// Fails a node whose answer could not count. Returns whether that is so.
     pub(crate) fn heed(&mut self, node: usize, standing: &Standing, now: Instant) -> bool {
         let reason = standing.refuses(self.is_acquire());
         if let Some(reason) = reason.filter(|_| !self.sent_to.has(node)) {

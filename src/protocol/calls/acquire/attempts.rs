@@ -37,11 +37,11 @@ impl<W: Clone> Acquire<W> {
             handed_off: false,
             pauses_until: None,
         });
-        self.attempt_again(process, now)
+        self.make_try(process, now)
     }
 
     /// Makes a try, with a fresh token.
-    pub(super) fn attempt_again(
+    pub(super) fn make_try(
         &mut self,
         process: &mut impl Process<Thread = W>,
         now: Point,

@@ -153,7 +153,7 @@ impl<W> Operation<W> {
         self.votes.tally.failed.without(self.votes.closed).len() <= spare(nodes)
     }
 
-    /// Ends the operation with this verdict.
+    /// The answer to the operation, by this verdict.
     pub(crate) fn answer(
         &mut self,
         verdict: Verdict,
