@@ -244,7 +244,7 @@ macro_rules! say {
     }};
 }
 
-// The rooms, in reading order: each uses only those above it (`.ci/imports`), and `protocol::mutants`, the switches of the proof.
+// The rooms, in reading order: each uses only those above it (`.ci/imports`), and the switches of `protocol::mutants`.
 
 /// Values on which everything else is built: times, tokens, names, the arithmetic of Redlock.
 mod values;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::error::Error;
-use crate::errors::node_errors::NodeError;
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::mark_done::check_mark;
 use crate::lock::redlock::Redlock;
@@ -36,7 +36,7 @@ impl Redlock {
     /// # Errors
     ///
     /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
-    /// [`last_run`](Redlock::last_run): then it did not run. [`Error::Config`], before anything is done, also for a name
+    /// and [`last_run`](Redlock::last_run), which is tried for 10 seconds if nodes are away for a moment: then it did not run. [`Error::Config`], before anything is done, also for a name
     /// that [cannot be marked](KeptLock::mark_done), and if `period` is shorter than `ttl`.
     ///
     /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](Error::after_work) is true: the work has succeeded, and
@@ -79,17 +79,19 @@ impl Redlock {
         }
         check_mark(self.nodes(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
+        let sleeps = |pause| {
+            thread::sleep(pause);
+            true
+        };
+        let last = patiently(PATIENCE, (sleeps, for_now), |_| self.last_run(resource))?;
         let begun = Point::now();
-        let done = match self.last_run(resource)? {
+        let done = match last {
             Some(_) => None,
             None => {
                 let result = work(&kept)?;
                 let took = begun.elapsed_at(Point::now());
                 let marked = match kept.lost() {
-                    _ if took < period => mark_patiently(&kept, period, took, |pause| {
-                        thread::sleep(pause);
-                        true
-                    }),
+                    _ if took < period => mark_patiently(&kept, period, took, sleeps),
                     // Nothing is left of the period: no later holder would see a mark.
                     None => Ok(()),
                     Some(reason) => Err(Error::lost(&kept.lock().key.resource, reason)),
@@ -132,10 +134,39 @@ impl Redlock {
     }
 }
 
-/// Between two tries to mark work as done.
+/// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long that is tried at least, if the lock is renewed meanwhile: its ttl may be shorter than a server is busy.
-const LONGER: Duration = Duration::from_secs(10);
+/// How long a holder whose lock is renewed tries at least: its ttl may be shorter than a server is busy.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether the nodes do not refuse for good.
+pub fn for_now(nodes: &NodeErrors) -> bool {
+    !nodes.is_permanent()
+}
+
+/// Tries again, for this long, while the failures of the nodes may pass. `pause` returns whether to go on. A try is given the
+/// time since the first one began.
+///
+/// # Errors
+///
+/// The error of the last try.
+pub fn patiently<T>(
+    longest: Duration,
+    (pause, may_pass): (impl Fn(Duration) -> bool, fn(&NodeErrors) -> bool),
+    mut one: impl FnMut(Duration) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let began = Point::now();
+    loop {
+        match one(began.elapsed_at(Point::now())) {
+            Err(Error::Unavailable(nodes)) if may_pass(&nodes) => {
+                if began.elapsed_at(Point::now()) >= longest || !pause(PAUSE) {
+                    return Err(Error::Unavailable(nodes));
+                }
+            }
+            result => return result,
+        }
+    }
+}
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or
 /// refuse it for now or for want of a right, are tried again: for as long as the lock was still valid when the work
@@ -151,18 +182,10 @@ pub fn mark_patiently(
     took: Duration,
     pause: impl Fn(Duration) -> bool,
 ) -> Result<(), Error> {
-    let (began, longest) = (Point::now(), kept.remaining().max(LONGER));
-    loop {
-        let ago = began.elapsed_at(Point::now());
-        match kept.lock().mark_ended(period, took, ago) {
-            Err(Error::Unavailable(nodes)) if nodes.may_pass() => {
-                if began.elapsed_at(Point::now()) >= longest || !pause(PAUSE) {
-                    return Err(Error::Unavailable(nodes));
-                }
-            }
-            result => return result,
-        }
-    }
+    let longest = kept.remaining().max(PATIENCE);
+    patiently(longest, (pause, NodeErrors::may_pass), |ago| {
+        kept.lock().mark_ended(period, took, ago)
+    })
 }
 
 /// The mark on one node. `asking`: the slot of the key is migrating to the node.

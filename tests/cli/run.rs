@@ -809,6 +809,27 @@ fn a_wait_is_reported_with_the_holder_and_how_long_it_took() {
     assert_eq!(all, "redlock: asking for \"y\"\nredlock: got \"y\"\n");
 }
 
+/// Whoever has the lock looks over connections of its own whether the work is done.
+#[test]
+fn a_node_that_takes_no_connection_for_a_moment_keeps_no_command_from_running() {
+    let server = Server::start();
+    let relay = relay::Relay::to(server.port());
+    let lock = take(&redlock(std::slice::from_ref(&server)), "nightly");
+    let flags = ["run", "-w", "60s", "--once-per", "1h", "nightly", "true"];
+    let mut wrapper = start(&mut redlock_command(&relay.url(), &flags));
+    eventually("it waits", || server.queued("nightly") > 0);
+    relay.take_no_more();
+    lock.release().unwrap();
+    eventually("it has the lock", || server.exists("nightly"));
+    std::thread::sleep(S);
+    assert!(
+        wrapper.child.try_wait().unwrap().is_none(),
+        "it looks again"
+    );
+    relay.accept();
+    assert_eq!(wrapper.wait().code(), Some(0));
+}
+
 #[test]
 fn once_per_runs_it_once_with_success_and_last_shows_that() {
     let fleet = Fleet::new(3);

@@ -212,7 +212,7 @@ fn slice(job: &Job) -> Duration {
 }
 
 /// Whether a signal that arrived during the wait ends it.
-fn while_waiting(signal: i32) -> Option<i32> {
+pub(crate) fn while_waiting(signal: i32) -> Option<i32> {
     if signal == SIGTSTP && processes::continuer() != Continuer::None {
         let _ = raise(Signal::SIGSTOP);
     }

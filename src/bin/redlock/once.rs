@@ -1,39 +1,65 @@
-//! `redlock run --once-per`: whether COMMAND need not run, and the mark that it has succeeded.
+//! `redlock run`: what is asked before COMMAND starts, and the mark of `--once-per` that it has succeeded.
 
 use std::cell::Cell;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use log::info;
-use redlock_sync::command::mark_patiently;
-use redlock_sync::{KeptLock, Redlock};
+use redlock_sync::command::{PATIENCE, for_now, mark_patiently, patiently};
+use redlock_sync::{Error, KeptLock, Redlock};
 
+use crate::acquire::while_waiting;
 use crate::job::Job;
 use crate::last::shown;
 use crate::metrics::RunOutcome;
 use crate::signals::asks_to_end;
-use crate::{End, failed, processes, report};
+use crate::{End, failed, no_token, processes, report};
 
-/// How this ends if COMMAND need not run: a host has run it within `--once-per`, or that cannot be seen.
-pub(crate) fn done_already(
+/// The token for `--fence`, before COMMAND starts. `Err`: how this ends without COMMAND, since a host has run it within
+/// `--once-per`, or too few nodes answer.
+pub(crate) fn before_start(
     job: &Job,
     redlock: &Redlock,
     kept: &KeptLock,
-) -> Option<(End, RunOutcome)> {
-    job.once_per?;
-    let last = match redlock.last_run(job.name.as_encoded_bytes()) {
-        Ok(last) => last?,
-        Err(error) => {
-            let end = failed(&error);
-            return Some((end, RunOutcome::before_start(end)));
+    signals: &Receiver<i32>,
+) -> Result<Option<u64>, (End, RunOutcome)> {
+    if job.once_per.is_some() {
+        let look = || redlock.last_run(job.name.as_encoded_bytes());
+        if let Some(last) = ask(signals, look, failed)? {
+            info!(
+                "\"{}\" is done: {}",
+                kept.resource().escape_ascii(),
+                shown(&last)
+            );
+            return Err((End::Code(job.conflict), RunOutcome::Done));
         }
+    }
+    let fence = job
+        .fence
+        .then(|| ask(signals, || kept.fencing_token(), no_token));
+    fence.transpose()
+}
+
+/// Asks the nodes, and again while they are away for a moment or refuse for now. A signal ends that.
+fn ask<T>(
+    signals: &Receiver<i32>,
+    one: impl Fn() -> Result<T, Error>,
+    failed: impl Fn(&Error) -> End,
+) -> Result<T, (End, RunOutcome)> {
+    let ended_by = Cell::new(None);
+    let pause = |pause| {
+        let signal = signals.recv_timeout(pause).ok();
+        ended_by.set(signal.and_then(while_waiting));
+        ended_by.get().is_none()
     };
-    info!(
-        "\"{}\" is done: {}",
-        kept.resource().escape_ascii(),
-        shown(&last)
-    );
-    Some((End::Code(job.conflict), RunOutcome::Done))
+    let asked = patiently(PATIENCE, (pause, for_now), |_| one());
+    asked.map_err(|error| match ended_by.get() {
+        Some(signal) => (End::Signal(signal), RunOutcome::Interrupted),
+        None => {
+            let end = failed(&error);
+            (end, RunOutcome::before_start(end))
+        }
+    })
 }
 
 /// Marks COMMAND as done, and tries that as long as the library does: COMMAND has run. A signal that asks us to end ends

@@ -29,14 +29,14 @@ use crate::child::{self, GuardProcess, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::job::Job;
 use crate::metrics::{self, RunOutcome};
-use crate::once::{done_already, mark_done};
+use crate::once::{before_start, mark_done};
 use crate::plan::{
     Act, EndReason, LeaseState, OnAsk, OnStop, RunPlan, TerminalOwner, UNNAMED, asked_beside_us,
 };
 use crate::processes;
 use crate::signals::{ASKING, is_handed_on};
 use crate::terminal::Terminal;
-use crate::{End, LOST, NO_PROCESS, environment, failed, no_token, report};
+use crate::{End, LOST, NO_PROCESS, environment, failed, report};
 
 const SELF: &str = "/proc/self/exe";
 
@@ -84,12 +84,13 @@ fn locked(
             Err(error) => return Err(failed(&error)),
         }
     };
-    if let Some(ended) = done_already(job, redlock, &kept) {
-        let _ = kept.release();
-        return Ok(ended);
-    }
-    let fence = job.fence.then(|| kept.fencing_token()).transpose();
-    let fence = fence.map_err(|error| no_token(&error))?;
+    let fence = match before_start(job, redlock, &kept, &signals) {
+        Ok(fence) => fence,
+        Err(ended) => {
+            let _ = kept.release();
+            return Ok(ended);
+        }
+    };
     let run = RunningJob::start(job, kept, fence, (&signals, &handlers));
     let run = run.map_err(|error| no_process("a process", &error))?;
     counted.command_begins();

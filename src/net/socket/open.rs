@@ -1,5 +1,6 @@
 //! How a connection is opened and set up, with the witness of its server.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ impl Connection {
     /// Opens a connection like [`open`](Connection::open), and calls `then` with it, by that time. `begins` is called
     /// when only the server is left to wait for: the credentials and the addresses are there. If a name has several
     /// addresses, the next one is tried if one fails, and they share the time ([`Sharing`]). Only a server that
-    /// refuses locks decides: the next one may be a former master.
+    /// is a master and refuses locks decides: the next one may be a former master.
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
@@ -56,10 +57,12 @@ impl Connection {
         let login = info.credentials(until, timeout)?;
         let addresses = plain::addresses(info.addr())?;
         begins()?;
+        let is_master = Cell::new(false);
         let mut open = |address: &Option<SocketAddr>, purpose, time: (Instant, Duration)| {
             let (address, login) = (address.as_ref(), login.as_ref());
+            is_master.set(false);
             then(
-                Connection::open_at(info, address, login, (purpose, time))?,
+                Connection::open_at(info, address, login, (purpose, time), &is_master)?,
                 time.0,
             )
         };
@@ -95,8 +98,8 @@ impl Connection {
                 Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
                     tries.push_back((address, Purpose::Questions));
                 }
-                // It may be the master, and another one's grants would not exclude its own.
-                Err(cause) if locks && cause.is_refusal() => return Err(cause),
+                // Another one's grants would not exclude its own.
+                Err(cause) if locks && is_master.get() && cause.is_refusal() => return Err(cause),
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
@@ -112,7 +115,8 @@ impl Connection {
         (address, login): (Option<&SocketAddr>, Option<&Credentials>),
         time: (Instant, Duration),
     ) -> Result<(Connection, Handshake), Cause> {
-        Connection::open_at(info, address, login, (Purpose::Questions, time))
+        let purpose = Purpose::Questions;
+        Connection::open_at(info, address, login, (purpose, time), &Cell::new(false))
     }
 
     fn open_at(
@@ -120,6 +124,7 @@ impl Connection {
         address: Option<&SocketAddr>,
         login: Option<&Credentials>,
         (purpose, (until, timeout)): (Purpose<'_>, (Instant, Duration)),
+        is_master: &Cell<bool>,
     ) -> Result<(Connection, Handshake), Cause> {
         let time = (until, timeout);
         let (connection, by_record) = match info.addr() {
@@ -135,7 +140,7 @@ impl Connection {
         let late = Cause::NotConnected(timeout, timeout);
         let opened = (connection, info.secret(login));
         let mut conversation = Conversation::new(opened, until, late);
-        let handshake = conversation.set_up(info, login, purpose);
+        let handshake = conversation.set_up(info, login, purpose, is_master);
         let handshake = handshake.map_err(|cause| match cause {
             Cause::Garbage(mut text) => {
                 if text.starts_with(TLS_ALERT) {
@@ -159,6 +164,7 @@ impl Conversation {
         info: &Peer,
         login: Option<&Credentials>,
         purpose: Purpose<'_>,
+        is_master: &Cell<bool>,
     ) -> Result<Handshake, Cause> {
         let set_up = SetUp::new(info.redis_settings(), login, purpose);
         let began = clock::instant();
@@ -169,7 +175,7 @@ impl Conversation {
             ..Handshake::default()
         };
         let address = self.connection.socket().peer();
-        let mut replies = SetUpReplies::new(&set_up, info, address, handshake);
+        let mut replies = SetUpReplies::new(&set_up, info, address, handshake, is_master);
         while !replies.are_all() {
             match self.reply() {
                 Ok(reply) => replies.next(reply)?,

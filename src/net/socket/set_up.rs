@@ -2,6 +2,7 @@
 //! rights of the README's user no command of these is refused: a capability is tried only if a reply shows that the
 //! server may lack it.
 
+use std::cell::Cell;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -170,6 +171,8 @@ pub(super) struct SetUpReplies<'a> {
     look: Vec<Reply>,
     /// The errors of the trials, EVAL and EVALSHA.
     trials: [Option<String>; 2],
+    /// Whether the server has reported that it is a master.
+    is_master: &'a Cell<bool>,
     /// The refusal of a server that is full, or that demands what this client does not have, before the server hangs
     /// up.
     refused: Option<Cause>,
@@ -181,6 +184,7 @@ impl<'a> SetUpReplies<'a> {
         peer: &'a Peer,
         address: Option<SocketAddr>,
         handshake: Handshake,
+        is_master: &'a Cell<bool>,
     ) -> SetUpReplies<'a> {
         SetUpReplies {
             set_up,
@@ -191,6 +195,7 @@ impl<'a> SetUpReplies<'a> {
             loaded: 0,
             look: Vec::new(),
             trials: Default::default(),
+            is_master,
             refused: None,
         }
     }
@@ -229,14 +234,16 @@ impl<'a> SetUpReplies<'a> {
                 match Role::of_hello(&fields) {
                     Some(Role::Replica) => return Err(Cause::Replica(self.address)),
                     Some(Role::Sentinel) => return Err(Cause::Sentinel),
-                    None => {}
+                    None => self.is_master.set(true),
                 }
             }
             // For servers without HELLO.
-            Reply::Bulk(replication)
-                if self.set_up.look.start + 1 == self.answered && is_replica(&replication) =>
-            {
-                return Err(Cause::Replica(self.address));
+            Reply::Bulk(replication) if self.set_up.look.start + 1 == self.answered => {
+                if is_replica(&replication) {
+                    return Err(Cause::Replica(self.address));
+                }
+                self.is_master.set(true);
+                self.look(Reply::Bulk(replication));
             }
             Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                 self.loaded += 1;

@@ -147,28 +147,53 @@ fn sentinel() -> Fake {
     })
 }
 
+/// A master, which answers HELLO meanwhile.
 fn loading() -> Fake {
-    Fake::new(|_| b"-LOADING Redis is loading the dataset in memory\r\n".to_vec())
+    Fake::new(|words| match &*words[0] {
+        b"HELLO" => b"*2\r\n$4\r\nrole\r\n$6\r\nmaster\r\n".to_vec(),
+        _ => b"-LOADING Redis is loading the dataset in memory\r\n".to_vec(),
+    })
 }
 
-/// It may be the master, and the other one have been: both would grant.
+/// The other one may have been the master: both would grant.
 #[test]
-fn a_server_that_refuses_locks_leads_to_no_other_address() {
+fn a_master_that_refuses_locks_leads_to_no_other_address() {
     with_a_name(
-        "a_server_that_refuses_locks_leads_to_no_other_address",
+        "a_master_that_refuses_locks_leads_to_no_other_address",
         || {
             let (other, loading) = (Server::plain(), loading());
-            for (refuses, why) in [
-                (At::Server(loading.port()), "LOADING"),
-                (
-                    At::Text("-ERR max number of clients reached\r\n"),
-                    "max number of clients",
-                ),
+            let both = [At::Server(loading.port()), At::Server(other.port())];
+            let text = unavailable(client(&url(both)).try_acquire("a", TTL)).to_string();
+            assert!(text.contains("LOADING"), "{text}");
+            assert!(!other.exists("a"));
+        },
+    );
+}
+
+/// Before a server has reported what it is it may be a replica.
+#[test]
+fn a_server_that_refuses_whatever_it_is_leads_to_the_next_address() {
+    with_a_name(
+        "a_server_that_refuses_whatever_it_is_leads_to_the_next_address",
+        || {
+            let master = Server::plain();
+            for refuses in [
+                "-ERR max number of clients reached\r\n",
+                "-DENIED Redis is running in protected mode\r\n",
+                "-NOAUTH Authentication required.\r\n",
+                "-MASTERDOWN Link with MASTER is down\r\n",
             ] {
-                let redlock = client(&url([refuses, At::Server(other.port())]));
-                let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
-                assert!(text.contains(why), "{text}");
-                assert!(!other.exists("a"));
+                let both = [At::Text(refuses), At::Server(master.port())];
+                let lock = client(&url(both)).try_acquire("a", TTL).unwrap();
+                assert!(master.exists("a"), "{refuses}");
+                drop(lock);
+                eventually("it is released", || !master.exists("a"));
+                let both = [At::Text(refuses), At::Nothing];
+                let text = unavailable(client(&url(both)).try_acquire("a", TTL)).to_string();
+                assert!(
+                    text.contains("127.0.0.1:") && text.contains("127.0.0.2:"),
+                    "{text}"
+                );
             }
         },
     );

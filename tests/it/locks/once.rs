@@ -17,6 +17,24 @@ fn mark(server: &Server, name: &str) -> Option<String> {
     redis::from_redis_value(server.command(&["GET", &beside(name, "done")])).unwrap()
 }
 
+/// The look is over connections of its own.
+#[test]
+fn a_node_that_takes_no_connection_for_a_moment_keeps_no_work_from_being_done() {
+    let server = Server::start();
+    let (relays, redlock) = behind_relays(std::slice::from_ref(&server));
+    take(&redlock, "x").release().unwrap();
+    relays[0].take_no_more();
+    let done = thread::scope(|scope| {
+        let host = scope.spawn(|| redlock.once_per("nightly", TTL, PERIOD, |_| Ok::<_, Error>(7)));
+        eventually("it has the lock", || server.exists("nightly"));
+        thread::sleep(Duration::from_secs(1));
+        assert!(!host.is_finished(), "it looks again");
+        relays[0].accept();
+        host.join().unwrap()
+    });
+    assert_eq!(done.unwrap(), Some(7));
+}
+
 #[test]
 fn one_of_all_that_ask_does_the_work_and_where_it_fails_the_next_one_does_it() {
     let servers = Server::several(3);
