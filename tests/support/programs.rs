@@ -11,7 +11,10 @@ use super::watchdog::watched;
 /// latest.
 pub fn pristine(command: &mut Command) -> &mut Command {
     for name in std::env::vars_os().map(|one| one.0) {
-        if name.to_string_lossy().starts_with("REDLOCK_") {
+        let text = name.to_string_lossy();
+        // (Some installations are found by PYTHONHOME.)
+        let changes_python = text.starts_with("PYTHON") && text != "PYTHONHOME";
+        if text.starts_with("REDLOCK_") || changes_python {
             command.env_remove(name);
         }
     }

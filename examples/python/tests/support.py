@@ -37,6 +37,11 @@ def eventually(condition):
         time.sleep(0.002)
 
 
+def without_heading(err):
+    """Python 3.9 puts this above an exception at the end of a program."""
+    return err.replace("Error in atexit._run_exitfuncs:", "")
+
+
 def program(text, *arguments, **how):
     """A Python program of its own. It has `locks`, and Ctrl-C ends it also where that is ignored, as behind nohup."""
     beginning = """

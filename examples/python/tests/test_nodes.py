@@ -131,8 +131,9 @@ class Nightly(unittest.TestCase):
 class Fork(unittest.TestCase):
     def test_a_forked_child_does_not_end_its_parent_s_node(self):
         child = program("""
-import os
+import os, warnings
 from redlock.testing import Node
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, from Python 3.12 on
 node = Node()
 locks = Redlock(node.url, node_timeout=2)
 away = []
@@ -252,7 +253,7 @@ sys.kept = kept, held, locks, node  # not dropped before
         out, err = child.communicate(timeout=60)
         self.assertEqual((child.returncode, out), (0, "0\n"), err)
         self.assertIn("KeyboardInterrupt", err)
-        self.assertNotIn("Error", err)
+        self.assertNotIn("Error", without_heading(err))
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ fn the_module_beside_the_c_example_is_the_package() {
     let mut python = Command::new("python3");
     python.args(["-B", "-c", program]);
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let python = python.env("PYTHONPATH", examples.join("capi"));
-    let output = pristine(python).output().unwrap();
+    let python = pristine(&mut python).env("PYTHONPATH", examples.join("capi"));
+    let output = python.output().unwrap();
     let package = examples.join("python/src/redlock");
     let path = format!("['{}'] True\n", package.display());
     assert_eq!(String::from_utf8_lossy(&output.stdout), path);
