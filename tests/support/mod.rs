@@ -38,6 +38,7 @@ pub use ports::{Port, free_port};
 pub use programs::*;
 pub use watchdog::{TempDir, watched};
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -190,12 +191,14 @@ impl Server {
 
     fn begin(&mut self) {
         for _ in 0..20 {
-            if self.try_spawn() {
-                return;
+            match self.try_spawn() {
+                Started::Listens => return,
+                // Another program may have taken its port.
+                Started::Ended => (self.port, self.bus) = (free_port().into(), None),
+                Started::Silent => break,
             }
-            (self.port, self.bus) = (free_port().into(), None);
         }
-        panic!("redis-server does not start: {}", self.why());
+        panic!("{} does not start: {}", redis_server().display(), self.why());
     }
 
     pub fn several(count: usize) -> Vec<Server> {
@@ -216,9 +219,10 @@ impl Server {
         self.dir.path()
     }
 
-    /// Its log, or the reason why it has none.
+    /// Its log and its output, or the reason why it has none.
     fn why(&self) -> String {
-        let log = std::fs::read_to_string(self.dir().join("log")).unwrap_or_default();
+        let text = |name| std::fs::read_to_string(self.dir().join(name)).unwrap_or_default();
+        let log = text("log") + &text("output");
         let page = std::fs::write(self.dir().join("page"), [0; 4096]);
         match page {
             Err(error) if log.is_empty() => format!("{}: {error}", self.dir().display()),
@@ -226,13 +230,17 @@ impl Server {
         }
     }
 
-    fn try_spawn(&mut self) -> bool {
+    fn try_spawn(&mut self) -> Started {
+        let has_processes = Path::new("/proc/self").exists();
+        assert!(has_processes, "no /proc: nothing would end the servers");
         let binary = redis_server();
         let port = match self.certificate {
             Some(_) => "--tls-port",
             None => "--port",
         };
         let tls = self.certificate.as_ref().map(|one| one.args(self.dir()));
+        // What it prints before it has a log.
+        let mut output = std::fs::File::create(self.dir().join("output")).unwrap();
         let mut command = Command::new(&binary);
         match &self.sentinel {
             Some(configuration) => {
@@ -257,14 +265,15 @@ impl Server {
             // By which its watchdog finds it.
             .current_dir(self.dir())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output.try_clone().unwrap())
             .spawn();
         let mut child = child.unwrap_or_else(|error| cannot_start(&binary, &error));
         let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end {
-            if child.try_wait().unwrap().is_some() {
-                return false;
+            if let Some(status) = child.try_wait().unwrap() {
+                let _ = writeln!(output, "{status}");
+                return Started::Ended;
             }
             if let Ok(stream) = std::os::unix::net::UnixStream::connect(self.socket()) {
                 // A cluster node listens before it finds that its second port is taken, and leaves.
@@ -277,13 +286,13 @@ impl Server {
                     continue;
                 }
                 self.child = Some(child);
-                return true;
+                return Started::Listens;
             }
             std::thread::sleep(ms(3));
         }
         let _ = child.kill();
         let _ = child.wait();
-        false
+        Started::Silent
     }
 
     pub fn port(&self) -> u16 {
@@ -347,7 +356,7 @@ impl Server {
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end {
             let _ = std::fs::remove_file(self.socket());
-            if self.try_spawn() {
+            if let Started::Listens = self.try_spawn() {
                 return;
             }
             std::thread::sleep(ms(20));
@@ -458,6 +467,14 @@ pub fn redis_server() -> PathBuf {
     }
 }
 
+/// How a server has started.
+enum Started {
+    Listens,
+    Ended,
+    /// It runs, and does not listen.
+    Silent,
+}
+
 fn cannot_start(binary: &Path, error: &std::io::Error) -> ! {
     let binary = binary.display();
     match error.kind() {
@@ -528,7 +545,8 @@ fn ends_plainly() {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str);
         match text.or_else(|| payload.downcast_ref::<&str>().copied()) {
-            Some(text) if is_plain => eprintln!("{text}"),
+            // (It may be full.)
+            Some(text) if is_plain => drop(writeln!(std::io::stderr(), "{text}")),
             _ => default(panic),
         }
         std::process::exit(1);

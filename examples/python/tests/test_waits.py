@@ -58,7 +58,8 @@ class Signals(unittest.TestCase):
         return self.child
 
     def says(self, line):
-        self.assertEqual(self.child.stdout.readline(), line)
+        said = self.child.stdout.readline()
+        self.assertEqual(said, line, "" if said else self.child.stderr.read())
 
     def ends(self, code):
         out, err = self.child.communicate(timeout=30)

@@ -11,6 +11,10 @@ use support::{Server, TTL, eventually, free_port, pristine, redlock, take, urls}
 pub(crate) fn example(name: &str) -> Command {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
+    // (With `build.build-dir` the tests are elsewhere, and the examples beside the command.)
+    if let Some(command) = option_env!("CARGO_BIN_EXE_redlock") {
+        path = command.into();
+    }
     path.pop();
     path.extend(["examples", name]);
     assert!(
