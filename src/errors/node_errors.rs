@@ -101,6 +101,12 @@ impl NodeErrors {
         !self.permanent || self.nodes.iter().all(passes)
     }
 
+    /// How many nodes denied what they were asked.
+    #[cfg(feature = "cli")]
+    pub(crate) fn denied(&self) -> usize {
+        self.votes.map_or(0, |votes| votes.no.into())
+    }
+
     /// The failed nodes, each with its cause.
     pub fn iter(&self) -> impl Iterator<Item = &NodeError> {
         self.nodes.iter()

@@ -349,11 +349,13 @@ impl Redlock {
     }
 
     /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, at
-    /// most for `time`, and while `go_on` returns true. Returns whether that is so.
+    /// most for `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant it. Returns whether
+    /// that is so.
     #[cfg(feature = "cli")]
     pub(crate) fn wait_owed(
         &self,
         resource: &[u8],
+        others: usize,
         time: Duration,
         go_on: &mut dyn FnMut() -> bool,
     ) -> bool {
@@ -366,13 +368,13 @@ impl Redlock {
         }
         let route = self.route(resource);
         let driver = &route.driver;
-        let are_few = driver.wait_owed(rest(), go_on);
+        let are_few = driver.wait_owed(others, rest(), go_on);
         let Some(lanes) = &family.lanes else {
             return are_few;
         };
         let owed = driver.nodes().state().core.owed_nodes();
         let nodes = driver.nodes().places().len();
-        are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes)
+        are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes).saturating_sub(others)
     }
 
     /// The route to the servers that have this resource: one connection to each node, or lanes.

@@ -55,7 +55,11 @@ fn end_refused(fleet: &Fleet, ends: &Path, error: &str) {
 
 /// How often the first server has replied with this error.
 fn refusals(fleet: &Fleet, error: &str) -> u32 {
-    let all = fleet.servers[0].command(&["INFO", "errorstats"]);
+    refusals_of(&fleet.servers[0], error)
+}
+
+fn refusals_of(server: &Server, error: &str) -> u32 {
+    let all = server.command(&["INFO", "errorstats"]);
     let all: String = redis::from_redis_value(all).unwrap();
     let start = format!("errorstat_{error}:count=");
     let count = all.lines().find_map(|line| line.strip_prefix(&start));
@@ -94,6 +98,39 @@ fn a_release_whose_rights_are_back_soon_is_waited_for_and_carried_out() {
         assert_eq!(child.wait().code(), Some(0));
         assert_eq!(said(&mut child), "");
         fleet.nothing_is_left();
+    }
+}
+
+/// As where the holder before left its lock on another node, which was away then: two such ends would lock the name.
+#[test]
+fn a_majority_for_the_next_holder_has_none_of_the_nodes_that_another_holder_has() {
+    for options in [&["--ttl", "60s"][..], &["--ttl", "60s", "--at-least", "2s"]] {
+        let (fleet, dir) = (Fleet::new(3), TempDir::new());
+        let ends = dir.path().join("ends");
+        fleet.servers[2].command(&["SET", "shop:report", "another", "PX", "60000"]);
+        let mut child = run_until(&fleet, options, &ends);
+        let set = |number| {
+            fleet.servers[1].command(&["CONFIG", "SET", "min-replicas-to-write", number]);
+        };
+        set("1");
+        let before = refusals_of(&fleet.servers[1], "NOREPLICAS");
+        std::fs::write(&ends, "").unwrap();
+        eventually("it is refused", || {
+            refusals_of(&fleet.servers[1], "NOREPLICAS") > before
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        let running = child.child.try_wait().unwrap();
+        assert!(running.is_none(), "{options:?}: {running:?}");
+        set("0");
+        assert_eq!(child.wait().code(), Some(0));
+        assert_eq!(said(&mut child), "");
+        let is_left = |server: &Server| server.exists("shop:report");
+        let left: Vec<bool> = fleet.servers.iter().map(is_left).collect();
+        // (With --at-least the locks end by their ttl.)
+        assert!(
+            options.len() > 2 || left == [false, false, true],
+            "{left:?}"
+        );
     }
 }
 

@@ -198,7 +198,11 @@ impl Server {
                 Started::Silent => break,
             }
         }
-        panic!("{} does not start: {}", redis_server().display(), self.why());
+        panic!(
+            "{} does not start: {}",
+            redis_server().display(),
+            self.why()
+        );
     }
 
     pub fn several(count: usize) -> Vec<Server> {

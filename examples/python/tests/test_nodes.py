@@ -8,7 +8,7 @@ import weakref
 
 from redlock import Busy, Config, Lost, Redlock, Unavailable, _client, _lock
 from redlock.testing import REQUESTS, Node
-from support import program
+from support import program, without_heading
 
 try:
     Node().close()

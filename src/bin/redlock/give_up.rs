@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlock_sync::command::{escaped, human, may_pass, wait_released};
-use redlock_sync::{Error, KeptLock, Lock, LostReason, Redlock};
+use redlock_sync::{Error, KeptLock, Lock, LostReason, NodeErrors, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
 
@@ -47,14 +47,15 @@ pub(crate) fn give_up(
     let (done, result) = channel();
     let (hand_over, handed_over) = channel();
     let (redlock, name) = (redlock.clone(), job.name.clone());
-    let waits = move |go_on: &dyn Fn() -> bool| {
-        wait_released(&redlock, name.as_encoded_bytes(), left.min(LONGER), go_on)
+    let waits = move |failed: &NodeErrors, go_on: &dyn Fn() -> bool| {
+        let name = name.as_encoded_bytes();
+        wait_released(&redlock, (name, failed), left.min(LONGER), go_on)
     };
     let waits_there = waits.clone();
     let give_up = move || {
         // Handed over only now: a thread that cannot be started would drop it, which releases it.
         if let Ok(kept) = handed_over.recv() {
-            let waits = || waits_there(&|| true);
+            let waits = |failed: &NodeErrors| waits_there(failed, &|| true);
             let _ = done.send(end_lock(kept, rest, waits, sleep));
         }
         // Wakes the thread that waits for signals.
@@ -107,7 +108,7 @@ fn sleep() -> bool {
 fn end_here(
     kept: KeptLock,
     rest: Duration,
-    waits: impl Fn(&dyn Fn() -> bool) -> bool,
+    waits: impl Fn(&NodeErrors, &dyn Fn() -> bool) -> bool,
     signals: &Receiver<i32>,
     asked: Option<i32>,
 ) -> Ended {
@@ -122,7 +123,7 @@ fn end_here(
     };
     let in_time = || look(Duration::ZERO).is_none_or(|(_, at)| at.elapsed() < LAST);
     let pause = || look(PAUSE).is_none();
-    let result = end_lock(kept, rest, || waits(&in_time), pause);
+    let result = end_lock(kept, rest, |failed| waits(failed, &in_time), pause);
     let asked = asked.get();
     match asked.filter(|_| matches!(result, Err(Error::Unavailable(_)))) {
         Some((signal, _)) => Ended::By(signal),
@@ -176,12 +177,12 @@ pub(crate) fn say_lost(why: Option<LostReason>) {
 fn end_lock(
     kept: KeptLock,
     rest: Duration,
-    waits: impl Fn() -> bool,
+    waits: impl Fn(&NodeErrors) -> bool,
     pause: impl FnMut() -> bool,
 ) -> Result<(), Error> {
     let confirmed = |ended| match ended {
         // A refusal for good, but for want of a right, does not end by waiting.
-        Err(Error::Unavailable(nodes)) if may_pass(&nodes) && waits() => Ok(()),
+        Err(Error::Unavailable(nodes)) if may_pass(&nodes) && waits(&nodes) => Ok(()),
         ended => ended,
     };
     match rest.is_zero() {

@@ -325,17 +325,22 @@ impl Driver {
     }
 
     /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, at most for
-    /// `time`, and while `go_on` returns true. Nodes that are away are tried at once, and have the time of one try.
-    /// Returns whether that is so.
+    /// `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant the lock. Nodes that are
+    /// away are tried at once, and have the time of one try. Returns whether that is so.
     #[cfg(feature = "cli")]
-    pub(crate) fn wait_owed(&self, time: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
+    pub(crate) fn wait_owed(
+        &self,
+        others: usize,
+        time: Duration,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let (began, try_time) = (clock::instant(), self.nodes.timeouts.connect);
         self.nodes.connect_now();
         let mut here: Option<Confirmer> = None;
         loop {
             let mut state = self.nodes.state();
             let now = clock::instant();
-            let most = match state.core.owed() {
+            let most = match state.core.owed(others) {
                 OwedTo::Few => return true,
                 OwedTo::Many => time,
                 OwedTo::Absent => time.min(try_time),

@@ -131,9 +131,11 @@ impl<W> Core<W> {
     }
 
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
+    /// `others`: nodes beside these that may not grant the lock, either.
     #[cfg(feature = "cli")]
-    pub(crate) fn owed(&self) -> OwedTo {
+    pub(crate) fn owed(&self, others: usize) -> OwedTo {
         let spare = crate::values::arithmetic::spare(self.nodes.len());
+        let spare = spare.saturating_sub(others);
         let (owed, connected) = (self.owed_nodes(), self.connected_nodes());
         match owed.len() > spare {
             false => OwedTo::Few,

@@ -375,9 +375,9 @@ fn a_release_that_is_sent_on_is_waited_for() {
     let lock = redlock.several(&names).unwrap().try_acquire(LONG).unwrap();
     let moving = cluster.begin_to_move(&name, 1);
     moving.key(&names[0]);
-    unavailable(lock.unwrap().release());
-    let wait =
-        |time| redlock_sync::command::wait_released(&redlock, names[0].as_bytes(), time, || true);
+    let failed = unavailable(lock.unwrap().release());
+    let name = (names[0].as_bytes(), &failed);
+    let wait = |time| redlock_sync::command::wait_released(&redlock, name, time, || true);
     assert!(!wait(S), "nothing has released {:?}", cluster.keys());
     moving.all_keys();
     moving.end();

@@ -304,7 +304,8 @@ def _call(library: Any, handle: c_void_p, calls: list[Thread], name: str, *argum
         calls.append(thread)
         return function(handle, *arguments)
     finally:
-        calls.remove(thread)
+        if thread in calls:  # not if a signal handler has raised before it was added
+            calls.remove(thread)
 
 
 # What belongs to the locks with functions that the library may call, until it has ended them. (The `Lock` itself may be gone: an
