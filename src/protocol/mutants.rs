@@ -100,6 +100,8 @@ mutants! {
     SleepThroughReservation: R34c = "a reserved process may be gone, and the others sleep",
     JumpTheQueue: R34c = "a process that enqueues goes before the first in the queue",
     NotifyOwnProcess: R34 = "a release in a process without waiters notifies that process",
+    LateReleaseIsSilent: R34 = "a release that is sent late notifies no waiter",
+    LateReleasePassesOver: R34 = "a release that is sent late passes over a thread of its own process that waits by then",
     NoReservation: R34c = "a lock is not reserved for the process that a release has notified",
     AnyFailureIsFinal: R62 = "a node that fails refuses for good",
     NeverConfirm: R6a = "a release is not confirmed when nothing follows",

@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub(super) inbox: Vec<u8>,
     /// Its server has become a replica.
     pub(super) demoted: bool,
+    /// Its server has refused the keys of queues: the client may do without them from then on.
+    pub(super) lacks_queues: bool,
     pub(super) end: End,
 }
 
@@ -68,6 +70,7 @@ impl Connection {
             down: Way::default(),
             inbox: Vec::new(),
             demoted: false,
+            lacks_queues: false,
             end: End::Open,
         }
     }

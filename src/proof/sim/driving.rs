@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::basics::MS;
-use super::client::Task;
+use super::client::{Doing, Task, Thread};
 use super::command::commands;
 use super::counts::trace;
 use super::world::{Count, World};
@@ -259,7 +259,14 @@ impl World {
                 self,
                 "    client {c} writes to {node} over {connection}: set {set} {token}"
             );
-            let history = &mut self.checks.tokens[token];
+            let (history, threads) = (&mut self.checks.tokens[token], &self.clients[c].threads);
+            let releases = |thread: &Thread| match &thread.doing {
+                Doing::Releases(one) => one.token == token,
+                _ => false,
+            };
+            if !set && (history.rel_sent[node].is_some() || !threads.iter().any(releases)) {
+                history.on.late.add(node);
+            }
             let sent = if set {
                 &mut history.set_sent
             } else {

@@ -184,6 +184,12 @@ impl World {
 
     // ---- subscriptions
 
+    /// Whether a client's channel has a subscriber at a node.
+    pub(super) fn reaches(&self, node: usize, client: usize) -> bool {
+        let mut all = self.net.subscriptions.iter();
+        all.any(|one| one.subscribed && one.client == client && one.node == node)
+    }
+
     /// A message for a channel. Returns whether the channel has a subscriber.
     pub(super) fn publish(&mut self, node: usize, channel: usize, resource: u8) -> bool {
         let is = |subscription: &Subscription| {

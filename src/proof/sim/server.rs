@@ -1,11 +1,11 @@
 //! A virtual server: the instances behind one name, and its troubles.
 
 use super::basics::{MS, RESOLUTION, Random};
-use super::command::token;
+use super::command::{channel, token};
 use super::instance::Instance;
 use super::sentinels::Sentinels;
 use crate::errors::secret::Secret;
-use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::companions::{Companion, WITNESS};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::witness_look::{self, WitnessLook};
 use crate::testing::store::{Mood, Value, members};
@@ -104,6 +104,19 @@ impl Server {
             let tokens = tokens.into_iter();
             tokens.map(|token| (name[0], token))
         })
+    }
+
+    /// The processes in the queue of a resource, in order.
+    pub(super) fn waiters(&self, t: u64, resource: u8) -> impl Iterator<Item = usize> {
+        let queue = Companion::Queue.key(&[resource]).concat();
+        let keys = self.here().store.keys(self.time(t));
+        let mut queues = keys.filter(move |(name, ..)| *name == queue);
+        let waiters = queues.find_map(|(_, value, _)| match value {
+            Value::Queue(all) => Some(all.iter().map(|(_, member)| channel(member)).collect()),
+            _ => None,
+        });
+        let waiters: Vec<usize> = waiters.unwrap_or_default();
+        waiters.into_iter()
     }
 
     /// The tokens of permits, each with its slot.

@@ -44,6 +44,7 @@ impl World {
         } = self.net.connections[connection];
         self.servers[node].demoted = demoted;
         let mood = self.servers[node].mood(self.t);
+        self.net.connections[connection].lacks_queues |= mood.refuses_keys(args);
         if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
             self.counts[Count::Refused] += 1;
             if let Command::Set(token, _) = command {
@@ -62,7 +63,17 @@ impl World {
                 self.ask(node, args, None)
             }
             Command::Set(token, enqueues) => self.set(node, token, enqueues, args),
-            Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
+            Command::Release(token, notifies) => {
+                let waits = self.first_to_tell(connection, token);
+                let reply = self.release_on(node, token, notifies, args);
+                let untold = waits.filter(|_| reply == b":1\r\n");
+                self.check(untold.is_none(), || {
+                    format!(
+                        "node {node}: {token} is released, and no waiter is told, as {untold:?}"
+                    )
+                });
+                reply
+            }
             Command::Extend(token) => self.extend_on(node, token, true, args),
             Command::Fence(token) => self.extend_on(node, token, false, args),
             Command::Look if args[0] == b"INFO" => {
@@ -204,7 +215,9 @@ impl World {
 
     fn release_on(&mut self, node: usize, token: usize, notifies: bool, args: &[&[u8]]) -> Vec<u8> {
         let history = &self.checks.tokens[token];
-        let own = (history.alone && notifies).then_some(history.client);
+        // Sent late, it may have its own process pass the message on.
+        let alone = history.alone && notifies && !history.on.late.has(node);
+        let own = alone.then_some(history.client);
         let reply = self.ask(node, args, own);
         trace!(
             self,
@@ -232,6 +245,20 @@ impl World {
             _ => self.counts[Count::Refused] += 1,
         }
         reply
+    }
+
+    /// The first process that waits on the server and would hear that this token is released, if there is any: it or
+    /// another one must be told, whenever the release comes (rule R34).
+    fn first_to_tell(&self, connection: usize, token: usize) -> Option<usize> {
+        let Connection { node, client, .. } = self.net.connections[connection];
+        let (history, server) = (&self.checks.tokens[token], &self.servers[node]);
+        let may = !self.net.connections[connection].lacks_queues && !server.runs_no_scripts;
+        // In time, the threads that wait in the same process learn of it there.
+        let counts = history.on.late.has(node) && self.waits_for(client, history.resource);
+        let waiters = server.waiters(self.t, history.resource);
+        let mut waiters = waiters.filter(|other| *other != client || counts);
+        let first = waiters.find(|other| self.reaches(node, *other));
+        first.filter(|_| may && history.on.tells.has(node))
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {

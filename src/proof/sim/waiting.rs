@@ -21,7 +21,7 @@ use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
-use crate::values::arithmetic::Ttl;
+use crate::values::arithmetic::{NodeSet, Ttl};
 use crate::values::label::Label;
 use crate::values::token::Token;
 
@@ -130,6 +130,9 @@ impl World {
             node_timeout: Duration::from_micros(NODE_TIMEOUT),
         };
         let Submit { op, next } = release.submit(&mut self.local(c, thread), || now);
+        if next.is_none() && op.key.kind.is_plain() {
+            self.checks.tokens[token].on.tells = NodeSet::ALL;
+        }
         self.clients[c].threads[thread].doing = Doing::Releases(Releasing {
             release,
             token,

@@ -114,6 +114,10 @@ pub(super) struct OnNodes {
     /// The server carried out the token's acquire, and its release.
     pub(super) set: NodeSet,
     pub(super) rel: NodeSet,
+    /// Its release has a waiter notified: the token is that of a plain lock which was not handed off.
+    pub(super) tells: NodeSet,
+    /// Its release was sent late, or once more.
+    pub(super) late: NodeSet,
     /// The server's answers.
     pub(super) granted: NodeSet,
     pub(super) denied: NodeSet,

@@ -15,6 +15,8 @@ pub(crate) const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
+    /// Which waiter its release notifies (rule R34).
+    notify: Notify,
     /// Boxed, since most debts are releases that no server refuses, and each command to a node has room for a debt.
     times: Option<Box<DebtTimes>>,
 }
@@ -34,8 +36,24 @@ pub(crate) struct Redirected {
 }
 
 impl Debt {
+    /// A release that notifies no waiter.
     pub(crate) fn release(key: Key) -> Debt {
-        Debt { key, times: None }
+        Debt {
+            key,
+            notify: Notify::None,
+            times: None,
+        }
+    }
+
+    /// The debt of a release that was to notify this waiter. Sent late, it passes over no process: a thread of this one may
+    /// wait by then. If none does, the process passes the message on (rule R34a).
+    pub(crate) fn notifying(self, notify: Notify) -> Debt {
+        let notify = match notify {
+            _ if mutant(Mutant::LateReleaseIsSilent) => Notify::None,
+            Notify::FirstBut(_) if !mutant(Mutant::LateReleasePassesOver) => Notify::First,
+            other => other,
+        };
+        Debt { notify, ..self }
     }
 
     pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
@@ -44,8 +62,8 @@ impl Debt {
             ends: None,
         };
         Debt {
-            key,
             times: Some(times.into()),
+            ..Debt::release(key)
         }
     }
 
@@ -63,7 +81,7 @@ impl Debt {
                 if let Some(times) = &mut self.times {
                     times.left_until = None;
                 }
-                Action::Release(Notify::None)
+                Action::Release(self.notify)
             }
         }
     }

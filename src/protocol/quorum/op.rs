@@ -112,7 +112,7 @@ impl Op {
     #[inline]
     pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
         match self.action {
-            Action::Release(_) => Some(Debt::release(self.key.clone())),
+            Action::Release(notify) => Some(Debt::release(self.key.clone()).notifying(notify)),
             Action::Shorten(ttl) if !mutant(Mutant::OweNoShortening) => {
                 let left_until = self.since.unwrap_or(submitted) + ttl.duration();
                 Some(Debt::shortening(self.key.clone(), left_until))

@@ -373,3 +373,55 @@ fn the_last_handle_waits_for_servers_that_refuse_for_now() {
         assert!(servers[0].exists("held"));
     });
 }
+
+/// The minimum sleep of a waiter that is not woken.
+const POLL: Duration = Duration::from_secs(5);
+
+/// Servers refuse the release for now, or are away, and the message comes with it when they are well again.
+#[test]
+fn a_release_that_comes_late_wakes_a_process_that_sleeps() {
+    let woken = |trouble: Option<Trouble>, nodes: usize| {
+        let servers = Server::several(nodes);
+        let (relays, holder) = behind_relays(&servers);
+        let options = options().retry_delay(POLL, POLL);
+        let sleeper = connected(&servers).with_options(options).unwrap();
+        let most = nodes / 2 + 1;
+        let lock = take(&holder, "a");
+        wait_everywhere(&servers, "a");
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let lock = sleeper.acquire("a", HOUR).unwrap();
+                (Instant::now(), lock)
+            });
+            eventually("it is in all queues", || {
+                servers.iter().all(|server| server.queued("a") == 1)
+            });
+            for (server, relay) in servers.iter().zip(&relays).take(most) {
+                match trouble {
+                    Some(trouble) => trouble.begin(scope, server),
+                    None => relay.refuse(),
+                }
+            }
+            drop(lock);
+            // Written, and refused, well before the end of this.
+            std::thread::sleep(NODE_TIMEOUT);
+            assert!(!next.is_finished(), "{trouble:?}, {nodes} nodes");
+            for (server, relay) in servers.iter().zip(&relays).take(most) {
+                match trouble {
+                    Some(trouble) => trouble.end(server),
+                    None => relay.accept(),
+                }
+            }
+            let well = Instant::now();
+            let (since, lock) = next.join().unwrap();
+            let late = since.saturating_duration_since(well);
+            assert!(late < POLL / 2, "{trouble:?}, {nodes} nodes: {late:?}");
+            lock.release().unwrap();
+        });
+    };
+    for trouble in [Some(Trouble::Busy), Some(Trouble::TooFewReplicas), None] {
+        for nodes in [1, 3] {
+            woken(trouble, nodes);
+        }
+    }
+}

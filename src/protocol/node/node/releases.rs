@@ -74,6 +74,7 @@ impl Node {
         if self.wire.handshake.is_target {
             self.wire.ask(out);
         }
+        let means = self.wire.means(loads, &key);
         let command = SentCommand {
             operation: None,
             owed: Some(debt),
@@ -81,12 +82,12 @@ impl Node {
                 true => Awaited::AsProbe,
                 false => Awaited::ByNone,
             },
-            named: false,
+            named: means.names_companions(&action, &key, prefix),
             loads: loads.is_some(),
             needs: Proof::None,
         };
         self.wire.expect(Pending::Command(command), out);
-        action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
+        action.pack(&key, prefix, means, out.bytes);
     }
 
     pub(super) fn can_write_releases(&self) -> bool {

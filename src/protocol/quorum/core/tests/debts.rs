@@ -1,7 +1,8 @@
 //! Debts of a node: ends of locks that it has not carried out.
 
 use super::*;
-use crate::protocol::commands::scripts::{EXTEND, RELEASE};
+use crate::protocol::commands::node_queue::Channel;
+use crate::protocol::commands::scripts::{EXTEND, RELEASE, RELEASE_AND_NOTIFY, Script};
 
 /// Other servers are sent these debts when the node's servers are no longer used.
 #[test]
@@ -66,8 +67,7 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
                 world.sent.clear();
                 assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
                 world.output();
-                let both = world.sent.windows(40).filter(|part| *part == RELEASE.hash);
-                if both.count() == 1 {
+                if calls(&world, &RELEASE_AND_NOTIFY) == 1 {
                     sent += 1;
                     world.input(Input::Received(Ok(BUSY)));
                 }
@@ -85,6 +85,46 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
     assert!((14..40).contains(&sent), "{sent} in {took:?}");
     assert_eq!(world.core.take_owed(|_| true).len(), 0);
+}
+
+/// How often this script is called in what was sent.
+fn calls(world: &World, script: &Script) -> usize {
+    let all = world.sent.windows(40);
+    all.filter(|part| *part == script.hash).count()
+}
+
+/// A user without rights to the queue's key is refused the release with it, which is then sent without.
+#[test]
+fn a_release_that_is_sent_late_notifies_a_waiter_unless_the_queue_is_refused() {
+    for (notify, script) in [
+        (Notify::First, &RELEASE_AND_NOTIFY),
+        (Notify::FirstBut(Channel::new([1; 16])), &RELEASE_AND_NOTIFY),
+        (Notify::None, &RELEASE),
+    ] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        let op = Op::new(Action::Release(notify), own(NodeSet::ALL));
+        world.core.submit(op, 0, world.now);
+        world.answers(b"-OOM command not allowed\r\n");
+        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+        world.now += 100 * MS;
+        let mut sends = |keys: u8| {
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            world.sent.clear();
+            world.output();
+            assert_eq!(calls(&world, script), 1, "{notify:?}");
+            let expected = [script.hash, b"\r\n$1\r\n", &[b'0' + keys], b"\r\n"].concat();
+            let mut parts = world.sent.windows(expected.len());
+            assert!(parts.any(|part| part == expected), "{notify:?}, {keys}");
+            let refused = b"-NOPERM No permissions to access a key\r\n";
+            world.input(Input::Received(Ok(refused)));
+        };
+        if notify != Notify::None {
+            sends(2);
+        }
+        sends(1);
+    }
 }
 
 /// A world whose only node has answered a release of this key so.
