@@ -46,10 +46,9 @@ pub(crate) fn give_up(
     };
     let (done, result) = channel();
     let (hand_over, handed_over) = channel();
-    let (redlock, name) = (redlock.clone(), job.name.clone());
+    let (redlock, name) = (redlock.clone(), job.name.clone().into_encoded_bytes());
     let waits = move |failed: &NodeErrors, go_on: &dyn Fn() -> bool| {
-        let name = name.as_encoded_bytes();
-        wait_released(&redlock, (name, failed), left.min(LONGER), go_on)
+        wait_released(&redlock, (&name, failed), left.min(LONGER), go_on)
     };
     let waits_there = waits.clone();
     let give_up = move || {

@@ -61,10 +61,8 @@ impl Connection {
         let mut open = |address: &Option<SocketAddr>, purpose, time: (Instant, Duration)| {
             let (address, login) = (address.as_ref(), login.as_ref());
             is_master.set(false);
-            then(
-                Connection::open_at(info, address, login, (purpose, time), &is_master)?,
-                time.0,
-            )
+            let opened = Connection::open_at(info, address, login, (purpose, time), &is_master)?;
+            then(opened, time.0)
         };
         if let [address] = &addresses[..] {
             let purpose = match purpose {
