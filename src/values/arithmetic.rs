@@ -248,15 +248,16 @@ impl Tally {
     #[inline]
     pub(crate) fn verdict(self, question: Ballot, nodes: usize) -> Option<Verdict> {
         let (quorum, spare) = (majority(nodes), spare(nodes));
-        let (granted, refused) = (self.granted.len(), self.refused.len());
-        let pending = nodes.saturating_sub(self.voted().len());
+        let (granted, refused, failed) =
+            (self.granted.len(), self.refused.len(), self.failed.len());
+        let pending = nodes.saturating_sub(granted + refused + failed);
         if question == Ballot::Answer && pending > 0 {
             None
         } else if granted >= quorum {
             Some(Verdict::Yes)
         } else if question == Ballot::Held && refused > spare {
             Some(Verdict::No)
-        } else if self.failed.len() > spare {
+        } else if failed > spare {
             Some(Verdict::Unavailable)
         } else if granted + pending >= quorum {
             None

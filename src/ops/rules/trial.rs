@@ -90,7 +90,8 @@ impl<'a> Findings<'a> {
 
     pub(super) fn keys_beside(&mut self, node: usize, refused: &Cause) {
         let probe = self.rules.probe;
-        let [open, name, end] = Companion::Queue.key(probe);
+        let beside = Companion::Queue.key(probe);
+        let [open, name, ..] = beside;
         let prefix = match self.rules.prefix {
             "" => name.split_inclusive(|byte| *byte == b':').next(),
             prefix => Some(prefix.as_bytes()),
@@ -109,7 +110,7 @@ impl<'a> Findings<'a> {
         let text = format!(
             "the keys beside a lock, such as \"{}\", are refused ({}), so releases notify no waiter there, and it counts no \
              fencing tokens: {advice}",
-            [open, name, end].concat().escape_ascii(),
+            beside.concat().escape_ascii(),
             refused.without_advice(),
         );
         self.add(Severity::Note, node, Code::Rights, text);

@@ -40,33 +40,33 @@ impl Companion {
         Companion::Done,
     ];
 
-    /// The ends of the companion's key: behind a name in braces, and behind another name.
-    const fn endings(self) -> [&'static [u8]; 2] {
+    /// The end of the companion's key: behind a name in braces, and behind another name and a colon.
+    const fn ending(self) -> &'static [u8] {
         match self {
-            Companion::Queue => [b"}:redlock:w", b"::redlock:w"],
-            Companion::Turn => [b"}:redlock:wt", b"::redlock:wt"],
-            Companion::Counter => [b"}:redlock:fence", b"::redlock:fence"],
-            Companion::Mark => [b"}:redlock:ww", b"::redlock:ww"],
-            Companion::Done => [b"}:redlock:done", b"::redlock:done"],
+            Companion::Queue => b":redlock:w",
+            Companion::Turn => b":redlock:wt",
+            Companion::Counter => b":redlock:fence",
+            Companion::Mark => b":redlock:ww",
+            Companion::Done => b":redlock:done",
         }
     }
 
     /// The parts of the companion's key.
-    pub(crate) fn key(self, resource: &[u8]) -> [&[u8]; 3] {
-        let [in_braces, behind] = self.endings();
+    pub(crate) fn key(self, resource: &[u8]) -> [&[u8]; 4] {
         match resource.contains(&b'}') {
-            false => [b"{", resource, in_braces],
-            true => [b"", resource, behind],
+            false => [b"{", resource, b"}", self.ending()],
+            true => [b"", resource, b":", self.ending()],
         }
     }
 
     /// Whether these bytes may be a key of this companion.
+    #[inline]
     pub(crate) fn is_key(self, key: &[u8]) -> bool {
-        let [in_braces, behind] = self.endings();
-        let plain = key.strip_prefix(b"{");
-        let plain = plain.and_then(|key| key.strip_suffix(in_braces));
-        plain.is_some_and(|name| !name.contains(&b'}'))
-            || (key.strip_suffix(behind)).is_some_and(|name| name.contains(&b'}'))
+        match key.strip_suffix(self.ending()) {
+            Some([b'{', name @ .., b'}']) if !name.contains(&b'}') => true,
+            Some([name @ .., b':']) => name.contains(&b'}'),
+            _ => false,
+        }
     }
 }
 

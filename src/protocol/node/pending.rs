@@ -64,7 +64,8 @@ impl Pending {
         matches!(self, Pending::Command(command) if alone(command))
     }
 
-    pub(super) fn sent(&self) -> Option<&SentCommand> {
+    /// The command, if this is one.
+    pub(crate) fn sent(&self) -> Option<&SentCommand> {
         match self {
             Pending::Command(command) => Some(command),
             _ => None,

@@ -72,18 +72,12 @@ impl Order {
         (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
-    /// Notes that a node answered after `took`. `waited`: how much of that the reader waited for it.
-    fn heard(
-        &mut self,
-        node: usize,
-        took: Duration,
-        waited: impl FnOnce() -> Duration,
-        now: Instant,
-    ) {
+    /// Notes that a node answered after `took`. `since`: when the reader began to wait for it.
+    fn heard(&mut self, node: usize, took: Duration, since: Instant, now: Instant) {
         self.in_vain.remove(node);
         // A node that answered while others were waited for took at most as long as they did.
         let lag = self.lag(node);
-        if took < lag || waited() > took / 2 {
+        if took < lag || since + took / 2 < now {
             self.learn(node, took, now);
         }
     }
@@ -173,10 +167,8 @@ impl Reader {
     /// Notes that a node answered a command that was sent then.
     #[inline]
     pub(crate) fn heard(&mut self, node: usize, sent: Instant, now: Instant) {
-        let since = self.since;
-        let waited = || now.saturating_duration_since(since);
         let took = now.saturating_duration_since(sent);
-        self.order.heard(node, took, waited, now);
+        self.order.heard(node, took, self.since, now);
     }
 
     /// The time for which a read found nothing: when it began, since the program may have slept after it ended.
@@ -216,7 +208,7 @@ mod tests {
             let before = spent;
             if takes[node] <= spent + wait {
                 spent = spent.max(takes[node]);
-                order.heard(node, spent, || spent - before, started + spent);
+                order.heard(node, spent, started + before, started + spent);
                 owing.remove(node);
                 read.push(node);
             } else {
@@ -261,8 +253,8 @@ mod tests {
         let now = clock::instant();
         let mut order = Order::new(2, now);
         let all = NodeSet::first(2);
-        order.heard(1, 50 * MS, || 50 * MS, now);
-        order.heard(0, 40 * MS, || 40 * MS, now);
+        order.heard(1, 50 * MS, now - 50 * MS, now);
+        order.heard(0, 40 * MS, now - 40 * MS, now);
         // The node is waited for, slice by slice.
         for age in [0, 20, 79] {
             assert_eq!(order.reads(all, |_, time| age * MS >= time), (0, SLICE));

@@ -15,8 +15,8 @@ use crate::protocol::node::witness;
 use crate::protocol::node::witness_proofs::{self, Part};
 use crate::values::prefix::Prefix;
 
-/// A reply that counts, the command that it answers, and when that was sent. No command: a ping.
-pub(crate) type Received = (Reply, Option<SentCommand>, Instant);
+/// A reply that counts, the command or ping that it answers, and when that was sent.
+pub(crate) type Received = (Reply, Pending, Instant);
 
 impl Wire {
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
@@ -34,7 +34,7 @@ impl Wire {
         let proves = self.proofs.are_asked_for();
         loop {
             if proves && let Some((reply, command, sent)) = self.proofs.next() {
-                return Ok(Some((reply, Some(command), sent)));
+                return Ok(Some((reply, Pending::Command(command), sent)));
             }
             if proves && self.take_proof(now, &mut read_clock)? {
                 continue;
@@ -47,7 +47,6 @@ impl Wire {
             };
             let sent = expected.at;
             match expected.pending {
-                Pending::Ping => return Ok(Some((reply, None, sent))),
                 Pending::Asking => {}
                 Pending::Look(part) => match reply.time_of_day() {
                     Some(time_of_day) if part == Part::Clock => {
@@ -56,16 +55,14 @@ impl Wire {
                     }
                     _ => return Err(self.shows_nothing(&reply, part)),
                 },
-                Pending::Command(command) if !proves => {
-                    return Ok(Some((reply, Some(command), sent)));
-                }
-                Pending::Command(command) => {
+                Pending::Command(command) if proves => {
                     let needs = command.needs;
                     let counts = self.proofs.received((reply, command, sent), needs);
                     if let Some((reply, command, sent)) = counts {
-                        return Ok(Some((reply, Some(command), sent)));
+                        return Ok(Some((reply, Pending::Command(command), sent)));
                     }
                 }
+                answers => return Ok(Some((reply, answers, sent))),
             }
         }
     }
@@ -245,7 +242,7 @@ mod tests {
                     .ok()
                     .flatten()
                 {
-                    assert!(next.1.is_none());
+                    assert!(matches!(next.1, Pending::Ping));
                 }
             }
             let found = result.map(|()| read);

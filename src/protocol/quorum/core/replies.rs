@@ -27,17 +27,18 @@ impl<W> Core<W> {
         }
         let mut last = None;
         loop {
-            let (reply, command, sent) = match self.nodes[at].next_reply(now) {
+            let node = &mut self.nodes[at];
+            let (reply, answers, sent) = match node.next_reply(now) {
                 Ok(Some(reply)) => reply,
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
-            self.nodes[at].heard(now);
-            if let Some(event) = self.nodes[at].take_step(now) {
+            node.heard(now);
+            if let Some(event) = node.take_step(now) {
                 self.events.push(at, Some(event), now);
                 self.gives_no_votes(at, now);
             }
-            if !self.reply(at, reply, command, now) {
+            if !self.reply(at, reply, answers.sent(), now) {
                 return;
             }
             last = Some(sent);
@@ -88,7 +89,7 @@ impl<W> Core<W> {
         &mut self,
         at: usize,
         reply: Reply,
-        command: Option<SentCommand>,
+        command: Option<&SentCommand>,
         now: Instant,
     ) -> bool {
         let Some(command) = command else {
@@ -109,12 +110,12 @@ impl<W> Core<W> {
             None => command.owed.as_ref().map(|debt| &debt.key),
         };
         let wire = self.nodes[at].wire_mut();
-        match wire.class_of(&reply, &command, key, &self.operations.prefix) {
+        match wire.class_of(&reply, command, key, &self.operations.prefix) {
             ReplyClass::Vote if late.is_some() => {
                 let stray = late.and_then(|key| stray(key, at, reply));
                 self.add_debt(at, stray);
             }
-            ReplyClass::Vote => return self.answered(at, slot, reply, &command, now),
+            ReplyClass::Vote => return self.answered(at, slot, reply, command, now),
             ReplyClass::Elsewhere(cause) => self.is_elsewhere(at, slot, cause, command, now),
             ReplyClass::SendAgain(lack) => {
                 self.events.lacks(at, lack, now);
@@ -156,33 +157,35 @@ impl<W> Core<W> {
         }
         self.events.notice(at, key, action, &vote, now);
         self.defer(at, &vote, command, now);
-        match (slot, vote) {
-            (Some(slot), vote) => self.vote(slot, at, vote, now),
-            (None, Vote::Sever(cause)) => {
+        if let Some(slot) = slot {
+            return self.vote(slot, at, vote, now);
+        }
+        match vote {
+            Vote::Sever(cause) => {
                 let owed = command.owed.clone();
                 self.add_debt(at, owed.filter(|_| !mutant(Mutant::DropWithReply)));
                 self.sever(at, cause, now);
                 false
             }
-            (None, Vote::Granted(NOTIFIED)) => {
+            Vote::Granted(NOTIFIED) => {
                 self.operations
                     .notified_elsewhere
                     .add(command.owed.as_ref());
                 true
             }
-            (None, _) => true,
+            _ => true,
         }
     }
 
     /// Notes that a node has refused how a command was sent, and has done nothing.
-    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: SentCommand) {
+    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: &SentCommand) {
         match slot {
             Some(slot) => self.operations[slot].sent_to.remove(at),
             None => {
                 let unloaded = Meaning::of(error) == Meaning::NoScript;
                 let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
                     || !unloaded && mutant(Mutant::DropReleaseWithQueue);
-                self.add_debt(at, command.owed.filter(|_| !lost));
+                self.add_debt(at, command.owed.clone().filter(|_| !lost));
             }
         }
     }
@@ -193,7 +196,7 @@ impl<W> Core<W> {
         at: usize,
         slot: Option<usize>,
         cause: Cause,
-        command: SentCommand,
+        command: &SentCommand,
         now: Instant,
     ) {
         self.nodes[at].set_useful();
@@ -210,7 +213,8 @@ impl<W> Core<W> {
                 self.judge(slot, &self.view(now), now);
             }
             None => {
-                let owed = command.owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
+                let owed = command.owed.clone();
+                let owed = owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
                 if let (Some(debt), Cause::Elsewhere(answer)) = (owed, cause) {
                     let node = at;
                     let redirected = Redirected { node, debt, answer };

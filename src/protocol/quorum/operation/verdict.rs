@@ -73,16 +73,19 @@ impl<W> Operation<W> {
         if let Some(Verdict::Yes | Verdict::No) = known {
             return known;
         }
-        for node in self.absent(view).iter() {
-            if mutant(Mutant::NoWithoutQuorum) {
-                tally.refuse(node);
+        let (absent, mut verdict) = (self.absent(view), known);
+        if !absent.is_empty() {
+            for node in absent.iter() {
+                if mutant(Mutant::NoWithoutQuorum) {
+                    tally.refuse(node);
+                }
+                tally.fail(node);
             }
-            tally.fail(node);
+            verdict = match tally.verdict(question, view.nodes) {
+                Some(Verdict::Unavailable) if !self.is_expired() => known,
+                verdict => verdict,
+            };
         }
-        let verdict = match tally.verdict(question, view.nodes) {
-            Some(Verdict::Unavailable) if !self.is_expired() => known,
-            verdict => verdict,
-        };
         // Nodes that the operation is not for give no votes.
         let owing = self.op.nodes.without(self.votes.tally.voted());
         let all = owing.and(NodeSet::first(view.nodes)).is_empty();
