@@ -71,7 +71,14 @@ impl Conversation {
     /// Sends this number of packed commands. Returns the replies to them.
     pub(crate) fn ask(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, Cause> {
         self.send(commands)?;
-        let replies = (0..count).map(|_| self.reply()).collect::<Result<_, _>>()?;
+        let reply = |at| {
+            self.reply().map_err(|cause| match cause {
+                // Some proxies hang up on a command that they do not support.
+                Cause::Closed(text) => Cause::Closed(text + &unanswered(commands, at)),
+                cause => cause,
+            })
+        };
+        let replies = (0..count).map(reply).collect::<Result<_, _>>()?;
         self.is_at_end().map(|()| replies)
     }
 
@@ -81,5 +88,22 @@ impl Conversation {
             true => Ok(()),
             false => Err(Cause::Garbage("more than was asked for".into())),
         }
+    }
+}
+
+/// For errors: which of these packed commands was not answered.
+pub(super) fn unanswered(commands: &[u8], at: usize) -> String {
+    let mut reader = ReplyReader::new(Secret::default());
+    reader.push(commands);
+    let command = (0..=at).map_while(|_| reader.next().ok().flatten()).nth(at);
+    let words = match command {
+        Some(Reply::Array(words)) => words,
+        _ => Vec::new(),
+    };
+    match words.first() {
+        Some(Reply::Bulk(name)) => {
+            format!(", before it answered {}", String::from_utf8_lossy(name))
+        }
+        _ => String::new(),
     }
 }

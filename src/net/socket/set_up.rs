@@ -3,15 +3,15 @@
 //! server may lack it.
 
 use std::cell::Cell;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, ConnectionAddr, RedisConnectionInfo};
+use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
+use crate::net::socket::conversation::unanswered;
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::resp::Reply;
@@ -276,11 +276,7 @@ impl<'a> SetUpReplies<'a> {
     /// a handshake, and some proxies do on a command that they do not support.
     pub(super) fn hung_up(self, mut text: String, silent: bool) -> Cause {
         let plain = matches!(self.peer.addr(), ConnectionAddr::Tcp(..));
-        let unanswered = self.set_up.commands.get(self.answered);
-        if let Some(Arg::Simple(name)) = unanswered.and_then(|command| command.args_iter().next()) {
-            let name = String::from_utf8_lossy(name);
-            let _ = write!(text, ", before it answered {name}");
-        }
+        text.push_str(&unanswered(&self.set_up.packed(), self.answered));
         if silent && self.answered == 0 && plain {
             text.push_str(SPEAKS_TLS);
         }

@@ -29,6 +29,7 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         }
         Cause::Tls(_) => "look at its certificate, and at what this program trusts and shows",
         Cause::NoThread(_) | Cause::NoSocket(_) => "raise the limits of this process",
+        Cause::NoMaster(..) => "look at the servers that are asked for it",
         _ => "start it, or look at its address and the network",
     };
     (code, what)

@@ -203,6 +203,10 @@ fn where_a_connection_ends_the_command_that_was_not_answered_is_named() {
         let said = report.contains(proxy) || report.contains("by the other side");
         assert!(said && !report.contains("hunter2"), "{report}");
     }
+    let redlock = Redlock::new([behind_a_proxy(&["AUTH", "HELLO", "INFO"])]).unwrap();
+    let found = format!("{:?}", redlock.inspect("a").unwrap());
+    let expected = "by the other side, before it answered EVAL";
+    assert!(found.contains(expected), "{found}");
     let redlock = Redlock::new([behind_a_proxy(&["AUTH"])]).unwrap();
     let report = redlock.check("probe").unwrap().to_string();
     assert!(
