@@ -37,8 +37,9 @@ impl Lanes {
         self.end_lock(of_lock, &op, answer)
     }
 
-    /// Carries out an operation that ends no lock. Returns the lane, too, that it was sent over. (An acquire that is sent on
-    /// is for one node, and was not carried out before.)
+    /// Carries out an operation that ends no lock. Returns the lane, too, that it was sent over at first. If an acquire is sent
+    /// on, another lane has acquired the lock. The end of the lock need not go behind it there (rule R7): only the acquire on one
+    /// node is sent on, and once that has granted it, nothing of it is on its way.
     pub(crate) fn send(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
         let lane = self.of(&op.key.resource);
         self.refills(&op, &lane);
@@ -128,7 +129,11 @@ impl Lanes {
         let all = ops.into_iter().zip(&answers).enumerate();
         let redirects: Vec<(usize, Redirect)> = all
             .filter(|(_, (op, answer))| self.is_redirected(op, answer))
-            .map(|(at, (op, answer))| (at, self.redirect(from, op, answer)))
+            .map(|(at, (op, answer))| {
+                let redirect = self.redirect(from, op, answer);
+                self.learn_of(from, &redirect, answer);
+                (at, redirect)
+            })
             .collect();
         for (at, mut redirect) in redirects {
             let answer = answers.get(at);
@@ -203,11 +208,10 @@ impl Lanes {
     /// An operation that servers of this lane have redirected.
     fn redirect(&self, from: &Driver, op: Op, answer: &Answer) -> Redirect {
         let slot = self.slot(&op.key.resource);
-        let places = from.nodes().places();
-        self.learn(places, slot, Redirect::of(answer, slot));
+        let nodes = from.nodes().places().len();
         let until = clock::instant() + 2 * self.node_timeout();
         let time = (answer.begun, until);
-        Redirect::waited(op, slot, places.len(), time)
+        Redirect::waited(op, slot, nodes, time)
     }
 
     /// Sends an operation on until the answer counts. Returns the lane, too, that it was sent over last. `run`: carries it
@@ -223,8 +227,7 @@ impl Lanes {
         let mut lane: Option<Arc<Lane>> = None;
         loop {
             let driver = lane.as_ref().map_or(from, |lane| &*lane.driver);
-            let slot = redirect.slot();
-            self.learn(driver.nodes().places(), slot, Redirect::of(&answer, slot));
+            self.learn_of(driver, &redirect, &answer);
             let Some((to, op)) = self.step(driver, &mut redirect, &answer) else {
                 break;
             };
@@ -238,7 +241,13 @@ impl Lanes {
         (answer, lane)
     }
 
-    /// Records where servers reported the slot to be.
+    /// Records where servers of this lane reported an operation's slot to be.
+    fn learn_of(&self, from: &Driver, redirect: &Redirect, answer: &Answer) {
+        let slot = redirect.slot();
+        self.learn(from.nodes().places(), slot, Redirect::of(answer, slot));
+    }
+
+    /// Records where servers reported the slot to be. The maps are asked for if that is not in them.
     fn learn<'a>(
         &self,
         places: &[Place],
@@ -248,8 +257,7 @@ impl Lanes {
         let mut has_moved = false;
         for (node, elsewhere) in said {
             if let (Hint::Moved(_, to), Some(place)) = (&elsewhere.hint, places.get(node)) {
-                place.moved(slot, &elsewhere.from, to);
-                has_moved = true;
+                has_moved |= place.moved(slot, &elsewhere.from, to);
             }
             // The map has the owner's address.
             has_moved |= matches!(elsewhere.hint, Hint::Nameless(_));

@@ -90,7 +90,7 @@ impl Drop for Lane {
 pub(crate) struct LockLanes {
     /// The lane with which the call began.
     pub(crate) began: Arc<Lane>,
-    /// The lane over which the lock was acquired.
+    /// The lane over which the try was sent that has acquired the lock. (On one node it may have followed its key from there.)
     pub(crate) acquired: Arc<Lane>,
 }
 

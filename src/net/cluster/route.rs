@@ -50,7 +50,7 @@ impl Route {
         }
     }
 
-    /// Carries out a try to acquire a lock. Returns the lane, too, that it was sent over.
+    /// Carries out a try to acquire a lock. Returns the lane, too, that it was sent over at first.
     pub(crate) fn acquire(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
         match self {
             Route::One(lane) => (lane.driver.run(op), None),
@@ -58,7 +58,7 @@ impl Route {
         }
     }
 
-    /// The route of a lock that this call acquired. `over`: the lane over which it did.
+    /// The route of a lock that this call acquired. `over`: the lane over which the last try was sent at first.
     pub(crate) fn of_lock(&self, over: Option<Arc<Lane>>) -> Route {
         let mut route = self.clone();
         if let (Route::Shards(lanes, _), Some(over)) = (&mut route, over) {

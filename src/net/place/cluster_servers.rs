@@ -103,24 +103,43 @@ impl ClusterServers {
         master.is_some_and(|master| is_at(master, address))
     }
 
-    /// Replaces a slot that the server at this address has lost with another of its slots, by the map that is known.
-    pub(crate) fn stay(&self, slot: &AtomicU16, address: &str) {
+    /// Replaces a slot that the server at this address has lost with another of its slots, by the map that is known. Returns
+    /// whether it has done that.
+    fn stay(&self, slot: &AtomicU16, address: &str) -> bool {
         if !self.has_at(slot.load(Ordering::Relaxed), address)
             && let Some(other) = self.map().and_then(|map| slot_at(&map, address))
         {
             slot.store(other, Ordering::Relaxed);
+            return true;
         }
+        false
     }
 
-    /// Records that the server at `from` reported `to` as the slot's owner.
-    pub(crate) fn moved(&self, slot: u16, from: &str, to: Endpoint) {
-        if url::is_host(&to.0) {
-            let mut known = lock(&self.known);
-            let to = known.names.of(to);
-            let changed = known.moved(slot, from, to, clock::instant());
-            drop(known);
-            self.has_changed(changed);
+    /// Records that the server at `from` reported `to` as the slot's owner. `own`: the slot by which a place is asked for that
+    /// leads to `from`. Returns whether the maps are to be asked for: until now the slot had another server.
+    pub(crate) fn moved(
+        &self,
+        slot: u16,
+        (from, to): (&str, Endpoint),
+        own: Option<&AtomicU16>,
+    ) -> bool {
+        if !url::is_host(&to.0) {
+            return true;
         }
+        let mut known = lock(&self.known);
+        let to = known.names.of(to);
+        let (changed, is_first) = (
+            known.moved(slot, from, to, clock::instant()),
+            known.map().is_none(),
+        );
+        drop(known);
+        // The place keeps its server, by another of its slots.
+        let own = own.filter(|own| own.load(Ordering::Relaxed) == slot);
+        let stays = own.is_some_and(|own| self.stay(own, from));
+        // Counted last: a thread that looks for the slot's lane before that looks once more. In between it would find the lane
+        // whose place is still asked for by the slot, and keep that.
+        self.has_changed(changed || stays);
+        changed || is_first
     }
 
     /// When the server that lost the slot to this one reported it, if others may not have learnt it yet; and its
@@ -467,6 +486,10 @@ pub(super) mod tests {
         map.into()
     }
 
+    pub(in crate::net::place) fn knows(cluster: &ClusterServers, map: Arc<SlotMap>) {
+        lock(&cluster.known).learn(map, clock::instant());
+    }
+
     /// Its name may lead to one of those that the map names.
     #[test]
     fn a_seed_is_spare_once_others_are_known() {
@@ -478,7 +501,7 @@ pub(super) mod tests {
             (asked.peers.len(), asked.first, asked.spare)
         };
         assert_eq!(count(&cluster), (1, 1, 0));
-        lock(&cluster.known).learn(map(10), clock::instant());
+        knows(&cluster, map(10));
         assert_eq!(count(&cluster), (2, 1, 1));
     }
 }

@@ -239,18 +239,15 @@ impl Place {
         }
     }
 
-    /// Records that the server at `from` reported `to` as the owner of the slot.
-    pub(crate) fn moved(&self, slot: u16, from: &str, to: &Endpoint) {
-        if let Place::Target(target) = self {
-            target.cluster.moved(slot, from, to.clone());
-        }
-        if let Some((cluster, own)) = self.shard() {
-            cluster.moved(slot, from, to.clone());
-            // This place keeps its server, by another of its slots.
-            if own.load(Ordering::Relaxed) == slot {
-                cluster.stay(own, from);
-            }
-        }
+    /// Records that the server at `from` reported `to` as the owner of the slot. Returns whether the maps are to be asked for.
+    pub(crate) fn moved(&self, slot: u16, from: &str, to: &Endpoint) -> bool {
+        let (cluster, own) = match (self, self.shard()) {
+            (Place::Target(target), _) => (&target.cluster, None),
+            (Place::Cluster(cluster), _) => (cluster, None),
+            (_, Some((cluster, own))) => (cluster, Some(own)),
+            (_, None) => return false,
+        };
+        cluster.moved(slot, (from, to.clone()), own)
     }
 }
 
@@ -284,5 +281,45 @@ impl SlotTarget {
             ..routed(handshake, &peer, None)
         };
         Ok((connection, handshake))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::place::cluster_servers::tests::{cluster, knows, map};
+
+    fn moved(place: &Place, slot: u16, to: &str) -> bool {
+        place.moved(slot, "a:1", &(to.into(), 1))
+    }
+
+    fn own(place: &Place) -> Option<u16> {
+        let (_, own) = place.shard()?;
+        Some(own.load(Ordering::Relaxed))
+    }
+
+    /// Each change has all calls look for their lanes again, and each report of one has the maps asked for.
+    #[test]
+    fn a_redirect_that_many_operations_get_changes_the_map_once() {
+        let cluster = cluster("redis+cluster://a:1,b:1", None);
+        knows(&cluster, map(10));
+        let (before, given) = (cluster.changes(), Place::Cluster(cluster.clone()));
+        let places = [given.of_slot(3), given.of_slot(4), given.clone()];
+        assert!(moved(&places[0], 3, "b"));
+        assert_eq!(cluster.changes(), before + 1);
+        // The place keeps its server, by another slot of that.
+        assert!(own(&places[0]).is_some_and(|own| own != 3 && own < 10));
+        assert_eq!((own(&places[1]), own(&places[2])), (Some(4), None));
+        for place in &places {
+            assert!(!moved(place, 3, "b"));
+        }
+        assert_eq!(cluster.changes(), before + 1);
+        // Another place is still asked for by that slot, and is led elsewhere now.
+        assert!(!moved(&given.of_slot(3), 3, "b"));
+        assert_eq!(cluster.changes(), before + 2);
+        assert!(moved(&places[1], 3, "c"));
+        // The map has the address of a server whose name is no host.
+        assert!(moved(&places[1], 3, "?"));
+        assert_eq!(cluster.changes(), before + 3);
     }
 }
