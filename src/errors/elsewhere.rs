@@ -56,14 +56,6 @@ impl Elsewhere {
         }
     }
 
-    /// The server that the answer names for a key in this slot.
-    pub(crate) fn to(&self, slot: u16) -> Option<&Endpoint> {
-        match &self.hint {
-            Hint::Moved(named, to) | Hint::Asks(named, to) if *named == slot => Some(to),
-            _ => None,
-        }
-    }
-
     /// Whether the answer is about a key in this slot.
     pub(crate) fn concerns(&self, slot: u16) -> bool {
         match self.hint {

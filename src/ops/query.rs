@@ -17,7 +17,7 @@ use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
 use crate::net::place::deployment::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::calls::redirect::Hops;
+use crate::protocol::calls::redirect::{QuestionHop, RedirectedQuestion};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
@@ -182,26 +182,54 @@ impl Redlock {
             let ask = ask.clone();
             self.query(places, 1, move |query| ask(query, asking))
         };
-        let places = self.places().into_iter();
-        let places: Vec<Place> = places.map(|place| place.of_slot(slot)).collect();
-        let mut answers = ask_at(&places, false);
-        for (place, answer) in places.iter().zip(&mut answers) {
-            let mut asked = place.clone();
-            let mut hops = Hops::waited(clock::instant() + 2 * self.timeouts().node);
-            while place.is_in_cluster()
-                && let Err(Cause::Refused(text)) = answer
-                && let Some(elsewhere) = Elsewhere::of(text, &asked.shown())
-                && let Some(server) = elsewhere.to(slot).and_then(|to| place.server(to))
-                && let Some(pause) = hops.next(clock::instant())
-            {
-                thread::sleep(pause);
-                asked = server;
-                let asking = matches!(elsewhere.hint, Hint::Asks(..));
-                let mut answered = ask_at(std::slice::from_ref(&asked), asking);
-                *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
+        let given = self.places();
+        let places: Vec<Place> = given.iter().map(|place| place.of_slot(slot)).collect();
+        let answers = ask_at(&places, false);
+        let follow = |((given, place), answer): ((&Place, Place), _)| {
+            if given.cluster().is_none() {
+                return (place, answer);
             }
+            let answer = self.follow(given, (&place, slot), answer, |place, asking| {
+                let mut answers = ask_at(std::slice::from_ref(place), asking);
+                answers.pop().unwrap_or(Err(Cause::NotAsked))
+            });
+            (place, answer)
+        };
+        let all = given.iter().zip(places).zip(answers);
+        all.map(follow).collect()
+    }
+
+    /// The answer about keys of a Cluster, from the server that has them. `answer`: from where the map had their slot.
+    fn follow<T>(
+        &self,
+        cluster: &Place,
+        (place, slot): (&Place, u16),
+        mut answer: Result<T, Cause>,
+        ask: impl Fn(&Place, bool) -> Result<T, Cause>,
+    ) -> Result<T, Cause> {
+        let until = clock::instant() + 2 * self.timeouts().node;
+        let mut question = RedirectedQuestion::new(slot, until);
+        let mut asked = place.clone();
+        while let Err(Cause::Refused(text)) = &answer
+            && let Some(said) = Elsewhere::of(text, &asked.shown())
+            && let Some((hop, pause)) = question.next(&said, clock::instant())
+        {
+            if let Hint::Moved(_, to) = &said.hint {
+                cluster.moved(slot, &said.from, to);
+            }
+            let (to, asking) = match hop {
+                QuestionHop::Owner(to) => (to, false),
+                QuestionHop::Importer(to) => (Some(to), true),
+            };
+            asked = match to.map(|to| place.server(to)) {
+                Some(Some(server)) => server,
+                Some(None) if asking => break,
+                Some(None) | None => place.clone(),
+            };
+            thread::sleep(pause);
+            answer = ask(&asked, asking);
         }
-        places.into_iter().zip(answers).collect()
+        answer
     }
 
     /// Like [`query`](Redlock::query), but the answers arrive in parts: in a Redis Cluster from one master after the

@@ -74,6 +74,44 @@ impl Hops {
     }
 }
 
+/// A question beside the locks about keys in one slot, which follows them as an operation does that a caller waits for.
+pub(crate) struct RedirectedQuestion {
+    slot: u16,
+    hops: Hops,
+}
+
+/// Where such a question goes next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum QuestionHop<'a> {
+    /// To the slot's owner, which is at this address, or where the map has it.
+    Owner(Option<&'a Endpoint>),
+    /// To the server that the slot is migrating to, after ASKING.
+    Importer(&'a Endpoint),
+}
+
+impl RedirectedQuestion {
+    pub(crate) fn new(slot: u16, until: Instant) -> RedirectedQuestion {
+        let hops = Hops::waited(until);
+        RedirectedQuestion { slot, hops }
+    }
+
+    /// Where the question goes after a server has answered that, and the pause before. `None`: nowhere.
+    pub(crate) fn next<'a>(
+        &mut self,
+        said: &'a Elsewhere,
+        now: Instant,
+    ) -> Option<(QuestionHop<'a>, Duration)> {
+        let hop = match &said.hint {
+            _ if !said.concerns(self.slot) => return None,
+            Hint::Moved(_, to) => QuestionHop::Owner(Some(to)),
+            Hint::Nameless(_) | Hint::Torn => QuestionHop::Owner(None),
+            Hint::Asks(_, to) => QuestionHop::Importer(to),
+            Hint::Unnamed | Hint::None => return None,
+        };
+        Some((hop, self.hops.next(now)?))
+    }
+}
+
 /// Where an operation goes next.
 pub(crate) enum NextHop {
     /// Nowhere: the answer counts.
@@ -180,10 +218,10 @@ impl Redirect {
     /// Where the operation goes after this answer.
     pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> NextHop {
         self.note(answer);
+        // Any of them will do: the order is that in which the nodes have answered.
         let mut said = Redirect::of(answer, self.slot);
-        if let Some((node, elsewhere)) = said.next()
-            && let Some(goes) = self.goes((node, &elsewhere.hint), answer, now)
-        {
+        let goes = said.find_map(|(node, said)| self.goes((node, &said.hint), answer, now));
+        if let Some(goes) = goes {
             return goes;
         }
         if mutant(Mutant::UnclearIsElsewhere)

@@ -243,3 +243,77 @@ fn a_renewal_is_not_sent_on_behind_the_end_of_its_lock() {
     lock.leak_for(S).unwrap();
     assert_eq!(*renewed.lock().unwrap(), 0);
 }
+
+/// A server of a Cluster for looks, whose map names the first of these ports. It answers `looked` to the script of a look, which
+/// is counted.
+fn looked_at(
+    named: &Arc<Mutex<u16>>,
+    looked: impl Fn(u32) -> String + Send + Sync + 'static,
+) -> (Fake, Arc<Mutex<u32>>) {
+    let counted = Arc::new(Mutex::new(0));
+    let (count, named) = (counted.clone(), named.clone());
+    let fake = Fake::new(move |words| match &words[0][..] {
+        b"CLUSTER" => slots(&("127.0.0.1".into(), *named.lock().unwrap()), &[]),
+        b"EVAL" if words.get(3).is_some_and(|key| key == b"a") => {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            looked(*count).into()
+        }
+        b"ZRANGE" => b"*0\r\n".to_vec(),
+        b"TIME" => b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n".to_vec(),
+        _ => b"+OK\r\n".to_vec(),
+    });
+    (fake, counted)
+}
+
+fn is_free(redlock: &Redlock) -> bool {
+    let inspection = redlock.inspect("a").unwrap();
+    println!("{inspection:?}");
+    matches!(inspection.state(), redlock_sync::LockState::Free)
+}
+
+/// The map goes on to name the server that has lost the slot.
+#[test]
+fn a_look_that_was_redirected_tells_the_next_ones_where_the_slot_is() {
+    let named = Arc::default();
+    let (new, _) = looked_at(&named, |_| "$-1\r\n".into());
+    let moved = format!("-MOVED 15495 127.0.0.1:{}\r\n", new.port());
+    let (old, asked) = looked_at(&named, move |_| moved.clone());
+    *named.lock().unwrap() = old.port();
+    let redlock = Redlock::new(format!("redis+cluster://127.0.0.1:{}", old.port())).unwrap();
+    for _ in 0..20 {
+        *asked.lock().unwrap() = 0;
+        let begun = Instant::now();
+        assert!(is_free(&redlock) && is_free(&redlock));
+        // The server is believed for a second.
+        if begun.elapsed() < 9 * S / 10 {
+            assert!(*asked.lock().unwrap() <= 1);
+            return;
+        }
+    }
+    panic!("looks take too long");
+}
+
+#[test]
+fn a_look_goes_to_an_owner_without_a_name_and_is_repeated_where_keys_are_on_two_servers() {
+    let named = Arc::default();
+    let (new, _) = looked_at(&named, |_| "$-1\r\n".into());
+    for error in ["MOVED 15495 ?:7", "ASK 15495 ?:7", "TRYAGAIN it moves"] {
+        let (next, is_moved) = (new.port(), error.starts_with("MOVED"));
+        let map = named.clone();
+        let (old, asked) = looked_at(&named, move |count| match count {
+            1 => {
+                if is_moved {
+                    *map.lock().unwrap() = next;
+                }
+                format!("-{error}\r\n")
+            }
+            _ => "$-1\r\n".into(),
+        });
+        *named.lock().unwrap() = old.port();
+        let redlock = Redlock::new(format!("redis+cluster://127.0.0.1:{}", old.port())).unwrap();
+        assert!(is_free(&redlock), "{error}");
+        let again = u32::from(!is_moved);
+        assert_eq!(*asked.lock().unwrap(), 1 + again, "{error}");
+    }
+}

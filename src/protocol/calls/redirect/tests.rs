@@ -11,14 +11,21 @@ const SLOT: u16 = 17;
 
 /// The answer of one node that returned this error.
 fn answer(error: &str, begun: Instant) -> Answer {
+    answer_of(&[error], begun)
+}
+
+/// The answer of nodes that returned these errors in this order.
+fn answer_of(errors: &[&str], begun: Instant) -> Answer {
     let mut answer = Answer::none(begun);
-    answer.tally.fail(0);
-    let unnamed = || (error == "unnamed").then(|| Elsewhere::unnamed(&"h:1".into()));
-    let cause = match Elsewhere::of(error, &"h:1".into()).or_else(unnamed) {
-        Some(elsewhere) => Cause::Elsewhere(elsewhere.into()),
-        None => Cause::Closed(error.into()),
-    };
-    answer.remarks.make().causes.push((0, Arc::new(cause)));
+    for (node, error) in errors.iter().enumerate() {
+        answer.tally.fail(node);
+        let unnamed = || (*error == "unnamed").then(|| Elsewhere::unnamed(&"h:1".into()));
+        let cause = match Elsewhere::of(error, &"h:1".into()).or_else(unnamed) {
+            Some(elsewhere) => Cause::Elsewhere(elsewhere.into()),
+            None => Cause::Closed((*error).into()),
+        };
+        answer.remarks.make().causes.push((node, Arc::new(cause)));
+    }
     answer
 }
 
@@ -87,6 +94,40 @@ fn an_operation_goes_where_its_key_is() {
         let mut redirect = waited(action.clone(), nodes, now);
         let goes = next(&mut redirect, &answer(error, now), now + later * MS);
         assert_eq!(goes, expected, "{action:?}, {nodes}, {error}, {later}");
+    }
+}
+
+/// The nodes answer in any order.
+#[test]
+fn one_redirect_that_can_be_followed_is_enough_whichever_came_first() {
+    let now = clock::instant();
+    let [moved, asks] = ["MOVED 17 h:2", "ASK 17 h:3"];
+    for errors in [[moved, asks], [asks, moved]] {
+        let mut redirect = waited(Action::Extend(ttl(MS * 900), ttl(MS * 900)), 3, now);
+        let goes = next(&mut redirect, &answer_of(&errors, now), now);
+        assert_eq!(goes, "owner after 0ns", "{errors:?}");
+    }
+}
+
+#[test]
+fn a_question_beside_the_locks_is_followed_as_operations_are() {
+    let (now, from) = (clock::instant(), "h:1".into());
+    let at = |port| ("h".to_owned(), port);
+    for (error, expected) in [
+        ("MOVED 17 h:2", Some(QuestionHop::Owner(Some(&at(2))))),
+        ("ASK 17 h:3", Some(QuestionHop::Importer(&at(3)))),
+        ("MOVED 17 ?:2", Some(QuestionHop::Owner(None))),
+        ("ASK 17 ?:3", Some(QuestionHop::Owner(None))),
+        ("TRYAGAIN", Some(QuestionHop::Owner(None))),
+        ("MOVED 18 h:2", None),
+        ("MOVED 17", None),
+    ] {
+        let said = Elsewhere::of(error, &from).unwrap();
+        let mut question = RedirectedQuestion::new(SLOT, now + MS);
+        let first = question.next(&said, now);
+        let hop = expected.map(|hop| (hop, Duration::ZERO));
+        assert_eq!(first, hop, "{error}");
+        assert_eq!(question.next(&said, now + MS), None, "{error}");
     }
 }
 
