@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::errors::server_error::{Meaning, code};
-
-/// The address of a server: host and port.
-pub(crate) type Endpoint = (String, u16);
+use crate::values::endpoint::Endpoint;
 
 /// The answer of a server that has not carried out a command, because it does not have the key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use redis::ConnectionAddr;
 
+use crate::values::endpoint::Endpoint;
+
 /// A time, rounded for people: `50 ms`, not `49.999871ms`.
 pub(crate) fn human(time: Duration) -> String {
     /// Half of the last digit is rounded up.
@@ -56,6 +58,23 @@ pub(crate) fn address(address: &ConnectionAddr) -> String {
             format!("[{host}]:{port}")
         }
         other => other.to_string(),
+    }
+}
+
+/// An address that may be shown.
+pub(crate) trait ShownAddress {
+    fn shown(&self) -> String;
+}
+
+impl ShownAddress for ConnectionAddr {
+    fn shown(&self) -> String {
+        address(self)
+    }
+}
+
+impl ShownAddress for Endpoint {
+    fn shown(&self) -> String {
+        address(&ConnectionAddr::Tcp(self.0.clone(), self.1))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::ops::rules::codes::Code;
 use crate::ops::rules::finding::{Remark, Severity};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::server_info::ServerInfo;
-use crate::protocol::commands::slots::Endpoint;
+use crate::values::endpoint::Endpoint;
 
 /// The maximum of replicas that are asked for each master.
 const MOST: usize = 8;

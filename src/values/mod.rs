@@ -12,11 +12,13 @@
 //! - `lock_value`: the value of a lock's key, token and label
 //! - `last_run`: the mark of a run that succeeded
 //! - `prefix`: the prefix of all names
+//! - `endpoint`: the address of a server of a Redis Cluster
 
 pub(crate) mod arithmetic;
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod config_error;
+pub(crate) mod endpoint;
 pub(crate) mod label;
 pub(crate) mod last_run;
 pub(crate) mod lock_value;

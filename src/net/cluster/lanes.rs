@@ -15,13 +15,14 @@ use crate::net::place::deployment::Place;
 use crate::protocol::calls::lane_choice::{self, CandidateLane};
 use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::calls::refilled::Refilled;
-use crate::protocol::commands::slots::{self, Endpoint, SlotMap};
+use crate::protocol::commands::slots::{self, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
 use crate::protocol::node::map_refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::arithmetic::spare;
 use crate::values::clock;
+use crate::values::endpoint::Endpoint;
 use crate::values::sync::{Condvar, Mutex, PoisonError, guarded, lock, start_thread, thread};
 
 /// The number of threads that connect or close lanes at the same time.

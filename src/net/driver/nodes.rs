@@ -22,7 +22,6 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions;
 use crate::protocol::commands::dialect::Lack;
-use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::event::Unobserved;
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
@@ -34,6 +33,7 @@ use crate::settings::options::Options;
 use crate::settings::tls::Tls;
 use crate::values::arithmetic::{NodeSet, Ttl, spare};
 use crate::values::clock;
+use crate::values::endpoint::Endpoint;
 use crate::values::prefix::Prefix;
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,

@@ -7,9 +7,9 @@ use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
 use crate::net::place::asker::Told;
-use crate::net::place::server_question::Unknown;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::master_answers::{MasterAnswer, word_of_name};
+use crate::protocol::node::opinions::Unknown;
 use crate::values::clock;
 
 /// The answer of a sentinel, or of several behind one name.

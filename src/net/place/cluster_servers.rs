@@ -8,48 +8,35 @@ use redis::ConnectionAddr;
 use crate::errors::cause::Cause;
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
-use crate::net::place::cluster_maps::{HeardMaps, Maps, slot_at};
 use crate::net::place::given_node::GivenNode;
-use crate::net::place::server_question::{self, NamedAddress, Opinions, Turn, Unknown};
+use crate::net::place::server_question::{self, NamedAddress, Opinions, Turn};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::slots::{Endpoint, SlotMap, SlotRanges};
+use crate::protocol::commands::slots::{SlotMap, SlotRanges};
+use crate::protocol::node::asked_servers::{AskedPart, AskedServers};
+use crate::protocol::node::cluster_answers::{self, HeardMaps, Known, ToldMap, no_map};
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk};
 use crate::protocol::node::cluster_votes::{About, is_at};
 use crate::protocol::node::directory_questions::Heard;
-use crate::protocol::node::found_master::DirectoryTimes;
+use crate::protocol::node::found_master::LastWord;
+use crate::protocol::node::opinions::Unknown;
 use crate::settings::url;
 use crate::values::clock;
+use crate::values::endpoint::Endpoint;
 use crate::values::sync::{
     Mutex,
     atomic::{AtomicU16, AtomicU64, Ordering},
     lock,
 };
 
+/// The answers of a Cluster's servers.
+pub(crate) type Maps = cluster_answers::Maps<ConnectionAddr>;
+
 /// How long a question for the map may take that a redirect leads to.
 const ASK: Duration = Duration::from_secs(1);
 /// The most threads that ask at the same time. One that resolves a name may take long. The second half is for threads
 /// that confirm masters: without an answer no locks are granted.
 const MAX_THREADS: usize = 128;
-
-/// Servers that are asked where a slot is.
-struct AskedServers {
-    peers: Vec<Peer>,
-    /// So many are asked first, and the others if those do not decide it.
-    first: usize,
-    /// How many of them, the last ones, count only if none of the others can be reached.
-    spare: usize,
-}
-
-/// The times of a question to several servers.
-#[derive(Clone, Copy)]
-struct AskTimes {
-    /// How long it waits for the answers, and how long these are of use to the caller.
-    waits: Duration,
-    lasts: Duration,
-    /// The caller's time, as errors show it.
-    whole: Duration,
-}
 
 pub(crate) struct ClusterServers {
     pub(crate) given: Arc<GivenNode>,
@@ -103,18 +90,6 @@ impl ClusterServers {
         master.is_some_and(|master| is_at(master, address))
     }
 
-    /// Replaces a slot that the server at this address has lost with another of its slots, by the map that is known. Returns
-    /// whether it has done that.
-    fn stay(&self, slot: &AtomicU16, address: &str) -> bool {
-        if !self.has_at(slot.load(Ordering::Relaxed), address)
-            && let Some(other) = self.map().and_then(|map| slot_at(&map, address))
-        {
-            slot.store(other, Ordering::Relaxed);
-            return true;
-        }
-        false
-    }
-
     /// Records that the server at `from` reported `to` as the slot's owner. `own`: the slot by which a place is asked for that
     /// leads to `from`. Returns whether the maps are to be asked for: until now the slot had another server.
     pub(crate) fn moved(
@@ -132,13 +107,15 @@ impl ClusterServers {
             known.moved(slot, from, to, clock::instant()),
             known.map().is_none(),
         );
-        drop(known);
-        // The place keeps its server, by another of its slots.
         let own = own.filter(|own| own.load(Ordering::Relaxed) == slot);
-        let stays = own.is_some_and(|own| self.stay(own, from));
+        let stays = own.and_then(|own| Some((own, known.stays(slot, from)?)));
+        drop(known);
+        if let Some((own, other)) = stays {
+            own.store(other, Ordering::Relaxed);
+        }
         // Counted last: a thread that looks for the slot's lane before that looks once more. In between it would find the lane
         // whose place is still asked for by the slot, and keep that.
-        self.has_changed(changed || stays);
+        self.has_changed(changed || stays.is_some());
         changed || is_first
     }
 
@@ -155,35 +132,23 @@ impl ClusterServers {
     }
 
     /// The servers to ask where a slot is.
-    fn to_ask(&self, about: Option<About<'_>>) -> AskedServers {
+    fn to_ask(&self, about: Option<About<'_>>) -> AskedServers<ConnectionAddr> {
+        let mut seeds = self.seeds.iter().map(|seed| seed.addr().clone());
         let (order, turn) = match lock(&self.known).next_to_ask(about, clock::instant()) {
-            ToAsk::Seeds => {
-                return AskedServers {
-                    peers: self.seeds.clone(),
-                    first: self.seeds.len(),
-                    spare: 0,
-                };
-            }
+            ToAsk::Seeds => return AskedServers::given(seeds.collect()),
             ToAsk::Servers(order, turn) => (order, turn),
         };
         let addrs = order.servers.iter().map(|one| self.given.addr(one));
-        let mut addrs: Vec<ConnectionAddr> = addrs.collect();
-        let known = addrs.len();
-        // The servers may all be gone, and the seed's name may lead to others.
         let seed = turn.checked_rem(self.seeds.len());
-        if let Some(seed) = seed.and_then(|seed| self.seeds.get(seed))
-            && !addrs.contains(seed.addr())
-            && about.is_none_or(|about| *text::address(seed.addr()) != *about.address)
-        {
-            addrs.push(seed.addr().clone());
-        }
-        let spare = addrs.len() - known;
-        let peers = addrs.into_iter().map(|addr| self.given.peer(addr));
-        AskedServers {
-            peers: peers.collect(),
-            first: order.first,
-            spare,
-        }
+        let seed = seed.and_then(|seed| seeds.nth(seed));
+        let is_it = |addr: &ConnectionAddr| {
+            about.is_some_and(|about| *text::address(addr) == *about.address)
+        };
+        AskedServers::known(
+            addrs.collect(),
+            order.first,
+            seed.filter(|seed| !is_it(seed)),
+        )
     }
 
     /// Asks servers at once where a slot is, and waits until their answers decide it, at most for `time`. The answer of
@@ -194,11 +159,39 @@ impl ClusterServers {
         about: Option<About<'_>>,
         time: Duration,
     ) -> Maps {
-        let is_decided = |said: &Maps| match about {
-            Some(about) => self.is_decided(said, about),
-            None => self.is_confirmed(said),
-        };
-        self.ask_until(slot, about, time, is_decided)
+        let will_do =
+            |said: &Maps| self.judged(|known| said.will_do(about, known, clock::instant()));
+        self.ask_until(slot, about, time, will_do)
+    }
+
+    /// The verdict on answers by what is known.
+    fn judged<T>(&self, judge: impl FnOnce(Known<'_, ConnectionAddr>) -> T) -> T {
+        let map = self.map();
+        judge(Known {
+            map: map.as_deref(),
+            addr: &|endpoint| self.given.addr(endpoint),
+        })
+    }
+
+    /// Whether the master that is believed counts without being asked about once more.
+    pub(super) fn is_confirmed(&self, said: &Maps) -> bool {
+        self.judged(|known| said.is_confirmed(known))
+    }
+
+    /// Whether the server still is the master of this slot, or, by most of the answers, of another one, which then replaces
+    /// it. `None` if the answers do not decide it.
+    pub(super) fn confirm(
+        &self,
+        said: &Maps,
+        slot: &AtomicU16,
+        about: About<'_>,
+        asked: Instant,
+    ) -> Option<LastWord> {
+        let (word, stays) = self.judged(|known| said.word(about, known, asked))?;
+        if let Some(other) = stays {
+            slot.store(other, Ordering::Relaxed);
+        }
+        Some(word)
     }
 
     /// Asks like [`ask_all`](Self::ask_all), but waits only until `will_do` returns true.
@@ -211,88 +204,54 @@ impl ClusterServers {
     ) -> Maps {
         let until = clock::instant() + time;
         let asked = self.to_ask(about);
-        let has_more = asked.first < asked.peers.len();
-        let first = AskedServers {
-            peers: asked.peers.iter().take(asked.first).cloned().collect(),
-            spare: 0,
-            ..asked
-        };
         let will_do = |said: &Maps| will_do(said) || said.opinions.has_all();
-        // The others need some time, too.
-        let share = if has_more { time / 2 } else { time };
-        let none = vec![None; first.peers.len()];
-        let times = AskTimes {
-            waits: share,
-            lasts: time,
-            whole: time,
-        };
-        let (mut said, mut heard) = self.ask_these((slot, about), &first, none, times, &will_do);
-        if has_more && !self.is_enough(&said, about) {
-            heard.resize(asked.peers.len(), None);
-            let rest = until.saturating_duration_since(clock::instant());
-            let times = AskTimes {
-                waits: rest,
-                lasts: rest,
-                whole: time,
-            };
-            (said, _) = self.ask_these((slot, about), &asked, heard, times, &will_do);
+        let none = vec![None; asked.servers.len()];
+        let (what, first) = ((slot, about, time), asked.first_part(time));
+        let (mut said, mut heard) = self.ask_these(what, (&asked, first), none, &will_do);
+        let now = clock::instant();
+        if first.has_more && !self.judged(|known| said.is_enough(about, known, now)) {
+            heard.resize(asked.servers.len(), None);
+            let all = asked.all(until.saturating_duration_since(now));
+            (said, _) = self.ask_these(what, (&asked, all), heard, &will_do);
         }
-        // One server's map is better than none: each server that it names is asked for before it is used.
-        let first = || said.first_map().filter(|_| self.map().is_none());
-        if let Some((_, asked, map)) = said.believed_map().or_else(first) {
-            let changed = lock(&self.known).learn(map.clone(), *asked);
+        if let Some((map, asked)) = said.to_learn(self.map().as_deref()) {
+            let changed = lock(&self.known).learn(map.clone(), asked);
             self.has_changed(changed);
         }
         said
     }
 
-    /// Whether the answers of the first servers that were asked are enough. A master is connected to that most of them name,
-    /// and is confirmed afterwards.
-    fn is_enough(&self, said: &Maps, about: Option<About<'_>>) -> bool {
-        match about {
-            Some(about) => self.is_decided(said, about),
-            None => said.opinions.believed().is_some_and(|named| named.by_most),
-        }
-    }
-
-    /// Asks those of these servers that have not answered before, and waits until `will_do` returns true of the answers of
-    /// all of them, which are returned, too.
+    /// Asks those of this part of the servers that have not answered before, and waits until `will_do` returns true of the
+    /// answers of all of them, which are returned, too. `whole`: the caller's time, as errors show it.
     fn ask_these(
         self: &Arc<Self>,
-        (slot, about): (u16, Option<About<'_>>),
-        servers: &AskedServers,
+        (slot, about, whole): (u16, Option<About<'_>>, Duration),
+        (asked, part): (&AskedServers<ConnectionAddr>, AskedPart),
         before: HeardMaps,
-        times: AskTimes,
         will_do: &impl Fn(&Maps) -> bool,
     ) -> (Maps, HeardMaps) {
         let now = clock::instant();
         let patience = Patience {
-            time: times.waits,
-            lasts: server_question::share(times.lasts),
+            time: part.waits,
+            lasts: server_question::share(part.lasts),
             most: MAX_THREADS / if about.is_some() { 1 } else { 2 },
         };
-        let peers = servers.peers.iter().zip(&before);
-        let peers = peers.filter_map(|(peer, before)| before.is_none().then_some(peer.clone()));
+        let servers = || asked.servers.iter().take(part.servers);
+        let peers = servers().zip(&before);
+        let peers = peers.filter_map(|(addr, before)| match before {
+            Some(_) => None,
+            None => Some(self.given.peer(addr.clone())),
+        });
         let peers: Vec<Peer> = peers.collect();
         let cluster = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
-        // An address is confirmed by what others report now.
-        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, about.is_none());
-        // The answer of before of a server that is slow now counts only if the others that are left do not decide it.
-        let is_old = |asked| times.waits < times.lasts && asked + DirectoryTimes::REAL.fresh < now;
-        let weigh = |heard: &[Heard<'_, Told<Arc<SlotMap>>>]| {
-            let mut new = heard.iter().map(|heard| match heard {
-                Heard::Answer(_, asked) if is_old(*asked) => Heard::Pending,
-                heard => heard.clone(),
-            });
-            let mut next = || new.next().unwrap_or(Heard::Pending);
-            let all = before.iter().map(|before| match before {
-                Some((told, asked)) => Heard::Answer(told, *asked),
-                None => next(),
-            });
-            let all: Vec<_> = all.collect();
-            let asked = (&*servers.peers, servers.spare);
-            let opinions = Opinions::of(asked, (now, times.whole), &all, read);
+        // An address is confirmed by what others report now, not by the word of the server that has lost the slot.
+        let is_corrected = about.is_none();
+        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, is_corrected);
+        let weigh = |heard: &[Heard<'_, ToldMap>]| {
+            let all = part.answers(&before, heard, now);
+            let shown: Vec<String> = servers().map(text::address).collect();
+            let opinions = Opinions::of((shown, part.spare), (now, whole), &all, read);
             let told = all.iter().map(|heard| match heard {
                 Heard::Answer(told, asked) => Some(((*told).clone(), *asked)),
                 _ => None,
@@ -304,23 +263,13 @@ impl ClusterServers {
     }
 
     /// The master of a slot, by a server's map that was asked for then.
-    pub(super) fn named(
-        &self,
-        map: &SlotMap,
-        slot: u16,
-        asked: Instant,
-        corrected: bool,
-    ) -> NamedAddress {
+    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> NamedAddress {
         let known = lock(&self.known);
         let master = match corrected {
             true => known.master(map, slot, asked),
             false => map.master(slot),
         };
-        match master {
-            Some(master) if url::is_host(&master.0) => Ok(self.given.addr(master)),
-            Some(_) => Err(Unknown::Failed(no_map())),
-            None => Err(Unknown::Name),
-        }
+        cluster_answers::named(master, |master| self.given.addr(master))
     }
 
     /// Asks for the map again. Returns whether most of the servers that were asked agree on the slot.
@@ -335,7 +284,7 @@ impl ClusterServers {
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
             // For a first map one answer is enough.
-            let will_do = |said: &Maps| said.opinions.is_certain() || said.opinions.names_any();
+            let will_do = |said: &Maps| said.opinions.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
     }
@@ -429,10 +378,6 @@ fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<SlotMap, Cause> {
     }
 }
 
-fn no_map() -> Cause {
-    Cause::Garbage("not the map of a Redis Cluster".into())
-}
-
 /// Whether the server is no Cluster, by the error text of Redis and Valkey.
 fn is_no_cluster(cause: &Cause) -> bool {
     matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
@@ -498,7 +443,8 @@ pub(super) mod tests {
             let address = "a:1";
             let lately = true;
             let asked = cluster.to_ask(Some(About { address, lately }));
-            (asked.peers.len(), asked.first, asked.spare)
+            let first = asked.first_part(Duration::ZERO).servers;
+            (asked.servers.len(), first, asked.all(Duration::ZERO).spare)
         };
         assert_eq!(count(&cluster), (1, 1, 0));
         knows(&cluster, map(10));

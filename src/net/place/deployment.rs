@@ -1,4 +1,4 @@
-//! Where a node's master is: the only file that distinguishes kinds of deployment.
+//! Where a node's master is, whatever kind of deployment it is. (`master` tells sentinels and Clusters apart, too.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
-use crate::protocol::commands::slots::Endpoint;
 use crate::protocol::node::found_master::{Confirmed, DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
+use crate::values::endpoint::Endpoint;
 use crate::values::sync::atomic::{AtomicU16, Ordering};
 
 /// A node: a server, the master of a set, or a Redis Cluster, one of its shards or one of its servers.

@@ -7,9 +7,9 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::errors::secret::Secret;
 use crate::net::socket::peer::{OtherSecrets, Peer};
 use crate::net::socket::trust::Trust;
-use crate::protocol::commands::slots::Endpoint;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
+use crate::values::endpoint::Endpoint;
 
 pub(crate) struct GivenNode {
     pub(crate) node: NodeAddress,

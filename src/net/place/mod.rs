@@ -4,21 +4,17 @@
 //!
 //! - `given_node`: a node as it was given, and how its servers are reached
 //! - `ask_each`: several questions at once, for a call that waits for all answers, or for enough
-//! - `server_question`: one question to one server, and what all answers mean
+//! - `server_question`: one question to one server
 //! - `asker`: questions to many servers at once, whose answers are for all threads
 //! - `behind_name`: the answer of one name, behind which there may be several sentinels
 //! - `sentinels`: the answers of sentinels
-//! - `cluster_maps`: the answers of a Redis Cluster's servers about a slot
 //! - `cluster_servers`: the map of a Redis Cluster, and the questions for it
-//! - `cluster_answers`: what its answers about a master mean
 //! - `master`: the master that these name, and how it is confirmed
 //! - `deployment`: what a node may be: a server, such a master, or a Cluster
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
 mod behind_name;
-mod cluster_answers;
-mod cluster_maps;
 pub(crate) mod cluster_servers;
 pub(crate) mod deployment;
 pub(crate) mod given_node;

@@ -13,13 +13,14 @@ use crate::net::place::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::behind_name::{AddressAnswer, SentinelAnswer, is_v6, of_name, read, word};
 use crate::net::place::given_node::GivenNode;
-use crate::net::place::server_question::{self, Opinions, Turn, Unknown};
+use crate::net::place::server_question::{self, Opinions, Turn};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::plain::addresses;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::found_master::DirectoryTimes;
 use crate::protocol::node::master_answers::MasterAnswer;
+use crate::protocol::node::opinions::Unknown;
 use crate::settings::credentials::Credentials;
 use crate::settings::url;
 use crate::values::clock;
@@ -77,7 +78,9 @@ impl Sentinels {
         let read = |named: &SentinelAnswer, _| read(named, &mut seen.borrow_mut());
         let is_few = |one: &Heard<'_, Told<SentinelAnswer>>| matches!(one, Heard::Answer(Ok(named), _) if !named.by_most);
         let few = heard.iter().enumerate().filter(|(_, one)| is_few(one));
-        Opinions::of((&self.all, 0), time, heard, read).with_few(few.map(|(server, _)| server))
+        let shown = self.all.iter().map(|one| text::address(one.addr()));
+        let opinions = Opinions::of((shown.collect(), 0), time, heard, read);
+        opinions.with_few(few.map(|(server, _)| server))
     }
 
     /// The master's address, as the sentinel reports it. Behind a name there may be several, as in Kubernetes: they are asked

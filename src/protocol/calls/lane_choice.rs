@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use crate::errors::elsewhere::Hint;
 use crate::protocol::calls::owed_releases::OwedRelease;
 use crate::protocol::calls::redirect::{NextHop, Redirect};
-use crate::protocol::commands::slots::{Endpoint, SlotMap};
+use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::endpoint::Endpoint;
 
 /// A lane that an operation might take.
 pub(crate) trait CandidateLane {

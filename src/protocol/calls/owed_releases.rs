@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::redirect::{NextHop, PAUSE, Redirect};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -11,6 +11,7 @@ use crate::protocol::node::outbox::MAX_DEBTS;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::NodeSet;
+use crate::values::endpoint::Endpoint;
 
 /// How long all releases together are tried once nothing uses the servers any longer: at a server that does not answer,
 /// and in all. Then their keys end with their ttls.

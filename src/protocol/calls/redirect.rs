@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::elsewhere::{Elsewhere, Endpoint, Hint};
+use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::commands::kind::Kind::{Permit, Plain, Read, Several, Stray, Write};
 use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::{Action, Key, Notify};
@@ -22,6 +22,7 @@ use crate::protocol::node::master_address::NAMED;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::{Named, Op};
 use crate::values::arithmetic::NodeSet;
+use crate::values::endpoint::Endpoint;
 
 /// How often an operation is sent on that a caller waits for.
 const MOST: u32 = 5;

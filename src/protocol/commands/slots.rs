@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_entry::{ServerEntry, announced_ip, server_entry};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::endpoint::Endpoint;
 
 /// The number of slots.
 pub(crate) const SLOTS: u16 = 16384;

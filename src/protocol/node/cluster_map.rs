@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::slots::{Endpoint, SlotMap};
+use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::cluster_answers::slot_at;
 use crate::protocol::node::cluster_votes::{About, AskingOrder, is_at};
 use crate::protocol::node::server_names::ServerNames;
+use crate::values::endpoint::Endpoint;
 
 /// For this long questions go to the same servers.
 const TURN: Duration = Duration::from_millis(100);
@@ -85,6 +87,17 @@ impl ClusterMap {
         // (Also where the map shows it: the server is believed from its last report on.)
         self.moved.insert(slot, Moved { from, to, at });
         is_news
+    }
+
+    /// The slot by which a place is asked for from now on that leads to the server at this address, if that has lost the slot
+    /// by which it was asked for, and has others: the place keeps its server.
+    pub(crate) fn stays(&self, own: u16, address: &str) -> Option<u16> {
+        let map = self.map.as_ref()?;
+        let has_it = map.master(own).is_some_and(|one| is_at(one, address));
+        match has_it {
+            true => None,
+            false => slot_at(map, address),
+        }
     }
 
     /// When the server that lost the slot to this one reported it, if others may not have learnt it yet; and its

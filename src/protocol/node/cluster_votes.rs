@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::protocol::commands::slots::{Endpoint, SlotMap};
+use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::endpoint::Endpoint;
 
 /// How many servers are asked first, and how many in all if those do not decide it.
 const ASKED: usize = 3;

@@ -6,7 +6,10 @@
 //! - `master_answers`: the answers of sentinels and Cluster servers about a master, weighed
 //! - `directory_questions`: the questions to these servers, which callers share, and when each is asked
 //! - `found_master`: the master that these answers name, and for how long that counts
+//! - `opinions`: the answers of all servers together, and why those that name no master do not
 //! - `cluster_votes`: which servers of a Redis Cluster are asked about a master, and when their answers confirm it
+//! - `asked_servers`: which of them are asked first, and for how long
+//! - `cluster_answers`: what their answers about a slot's master mean
 //! - `cluster_map`: the map of a Redis Cluster
 //! - `server_names`: one name for each server of a Redis Cluster
 //! - `map_refreshes`: when the map is asked for again
@@ -26,7 +29,9 @@
 //! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/link`: how
 //!   connections end and begin; `node/releases`: those that the node is owed)
 
+pub(crate) mod asked_servers;
 pub(crate) mod clock_watch;
+pub(crate) mod cluster_answers;
 pub(crate) mod cluster_map;
 pub(crate) mod cluster_votes;
 pub(crate) mod debt;
@@ -40,6 +45,7 @@ pub(crate) mod master_address;
 pub(crate) mod master_answers;
 pub(crate) mod node;
 pub(crate) mod notice;
+pub(crate) mod opinions;
 pub(crate) mod outbox;
 pub(crate) mod outgoing;
 pub(crate) mod pending;

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::server_entry::ServerId;
-use crate::protocol::commands::slots::{Endpoint, MOST_SERVERS, SlotMap};
+use crate::protocol::commands::slots::{MOST_SERVERS, SlotMap};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::endpoint::Endpoint;
 
 /// How long a name stays that no map uses, though maps use another one for that server.
 const KEPT: Duration = Duration::from_secs(30);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::errors::elsewhere::Endpoint;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::values::arithmetic::{Ballot, NodeSet};
+use crate::values::endpoint::Endpoint;
 use crate::values::label::Label;
 
 /// A request to all nodes.

@@ -15,7 +15,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::slots::{Endpoint, SlotMap, slot};
+use crate::protocol::commands::slots::{SlotMap, slot};
 use crate::protocol::node::cluster_votes::{About, Votes};
 use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
 use crate::protocol::node::handshake::Handshake;
@@ -27,6 +27,7 @@ use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::NodeSet;
+use crate::values::endpoint::Endpoint;
 
 /// How long the first servers of a world have been up.
 const UP: Duration = Duration::from_secs(3600);

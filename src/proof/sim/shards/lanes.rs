@@ -13,12 +13,13 @@ use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
-use crate::protocol::commands::slots::{self, Endpoint, SlotMap, slot};
+use crate::protocol::commands::slots::{self, SlotMap, slot};
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
+use crate::values::endpoint::Endpoint;
 
 /// The longest ttl, with the restart guard.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);

@@ -1,0 +1,277 @@
+//! The answers of a Redis Cluster's servers about the master of a slot, and what they mean (rule R43).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::errors::cause::Cause;
+use crate::errors::text::ShownAddress;
+use crate::protocol::commands::slots::SlotMap;
+use crate::protocol::node::cluster_votes::{About, Votes, is_at};
+use crate::protocol::node::directory_questions::Heard;
+use crate::protocol::node::found_master::LastWord;
+use crate::protocol::node::master_answers::Belief;
+use crate::protocol::node::opinions::{NamedAddress, Opinions, Unknown};
+use crate::settings::url;
+use crate::values::endpoint::Endpoint;
+
+/// A server's map, or why there is none.
+pub(crate) type ToldMap = Result<Arc<SlotMap>, Cause>;
+/// The answer of each server so far, and when it was asked. `None`: there is none yet.
+pub(crate) type HeardMaps = Vec<Option<(ToldMap, Instant)>>;
+
+/// The answers of a Cluster's servers about a slot. `A`: a master's address.
+pub(crate) struct Maps<A> {
+    pub(crate) opinions: Opinions<A>,
+    /// The map of each server that returned one, and when it was asked.
+    maps: Vec<(usize, Instant, Arc<SlotMap>)>,
+}
+
+/// What the answers are judged by.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a, A> {
+    /// The map from before.
+    pub(crate) map: Option<&'a SlotMap>,
+    /// The address of a server that a map names.
+    pub(crate) addr: &'a dyn Fn(&Endpoint) -> A,
+}
+
+/// The address of a master, as a map has it.
+pub(crate) fn named<A>(
+    master: Option<&Endpoint>,
+    addr: impl FnOnce(&Endpoint) -> A,
+) -> NamedAddress<A> {
+    match master {
+        Some(master) if url::is_host(&master.0) => Ok(addr(master)),
+        Some(_) => Err(Unknown::Failed(no_map())),
+        None => Err(Unknown::Name),
+    }
+}
+
+pub(crate) fn no_map() -> Cause {
+    Cause::Garbage("not the map of a Redis Cluster".into())
+}
+
+impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
+    pub(crate) fn of(opinions: Opinions<A>, heard: &[Heard<'_, ToldMap>]) -> Maps<A> {
+        let map = |(server, heard): (usize, &Heard<'_, ToldMap>)| match heard {
+            Heard::Answer(Ok(map), asked) => Some((server, *asked, map.clone())),
+            _ => None,
+        };
+        Maps {
+            opinions,
+            maps: heard.iter().enumerate().filter_map(map).collect(),
+        }
+    }
+
+    /// The map to learn, and when it was asked for: that of the first server that names the master that is believed.
+    pub(crate) fn to_learn(&self, known: Option<&SlotMap>) -> Option<(&Arc<SlotMap>, Instant)> {
+        let server = self.opinions.believed().map(|named| named.server);
+        let is_believed = |(of, ..): &&(usize, _, _)| Some(*of) == server;
+        let believed = self.maps.iter().find(is_believed);
+        // One server's map is better than none: each server that it names is asked for before it is used.
+        let first = || self.maps.first().filter(|_| known.is_none());
+        let (_, asked, map) = believed.or_else(first)?;
+        Some((map, *asked))
+    }
+
+    /// Whether these answers are all that the caller waits for. `about`: the master that is to be confirmed.
+    pub(crate) fn will_do(
+        &self,
+        about: Option<About<'_>>,
+        known: Known<'_, A>,
+        now: Instant,
+    ) -> bool {
+        match about {
+            Some(about) => self.is_decided(about, known, now),
+            None => self.is_confirmed(known),
+        }
+    }
+
+    /// Whether the answers of the first servers that were asked are enough, so that the others are not asked. A master is
+    /// connected to that most of them name, and is confirmed afterwards.
+    pub(crate) fn is_enough(
+        &self,
+        about: Option<About<'_>>,
+        known: Known<'_, A>,
+        now: Instant,
+    ) -> bool {
+        match about {
+            Some(about) => self.is_decided(about, known, now),
+            None => self.opinions.believed().is_some_and(|named| named.by_most),
+        }
+    }
+
+    /// Whether the master that is believed counts without being asked about once more. A server whose map was corrected by the
+    /// word of the one that has lost the slot counts among those that name the master: for as long as that word is believed, it
+    /// is enough where no map names a third one.
+    pub(crate) fn is_confirmed(&self, known: Known<'_, A>) -> bool {
+        let named = self.opinions.believed().filter(|named| named.by_most);
+        named.is_some_and(|named| {
+            let about = About {
+                address: &named.addr.shown(),
+                lately: false,
+            };
+            self.confirm(&self.opinions, about, known.map)
+        })
+    }
+
+    /// Whether answers about a master are enough. (Another one has to be named by most of those that were asked.)
+    fn is_decided(&self, about: About<'_>, known: Known<'_, A>, now: Instant) -> bool {
+        let Belief::Named { by_most, .. } = self.opinions.belief() else {
+            return false;
+        };
+        let word = self.word(about, known, now);
+        word.is_some_and(|(word, _)| word.answer.is_ok() || by_most)
+    }
+
+    /// Whether the server that was asked about still is the master of this slot, or, by most of the answers, of another one,
+    /// which is returned then: it replaces the slot. `None` if the answers do not decide it. `asked`: when the question began.
+    pub(crate) fn word(
+        &self,
+        about: About<'_>,
+        known: Known<'_, A>,
+        asked: Instant,
+    ) -> Option<(LastWord, Option<u16>)> {
+        let address = about.address;
+        let is_there = |addr: &A| match addr.shown() {
+            named if named == address => Ok(()),
+            named => Err(Cause::Moved(named)),
+        };
+        let confirms = |opinions: &Opinions<A>| self.confirm(opinions, about, known.map);
+        let word = LastWord::of(&self.opinions.belief(), asked, is_there)?;
+        if word.answer.is_ok() {
+            return confirms(&self.opinions).then_some((word, None));
+        }
+        // The server may own other slots.
+        let mut is_decided = true;
+        for other in self.slots_of(address) {
+            let opinions = self.about(|map| named(map.master(other), known.addr));
+            match opinions.belief() {
+                Belief::Named { master, at, .. } if master.shown() == address => {
+                    let (answer, at) = (Ok(()), at.min(word.at));
+                    let word = LastWord { answer, at };
+                    return confirms(&opinions).then_some((word, Some(other)));
+                }
+                Belief::Named { .. } => {}
+                Belief::Silence { .. } | Belief::Unknown => is_decided = false,
+            }
+        }
+        is_decided.then_some((word, None))
+    }
+
+    /// Slots of the server at this address, by any of the maps.
+    fn slots_of(&self, address: &str) -> Vec<u16> {
+        let maps = self.maps.iter();
+        let slots = maps.filter_map(|(.., map)| slot_at(map, address));
+        let mut slots: Vec<u16> = slots.collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    /// The opinions about another slot.
+    fn about(&self, read: impl Fn(&SlotMap) -> NamedAddress<A>) -> Opinions<A> {
+        let maps = self.maps.iter();
+        let answers = maps.map(|(server, asked, map)| (*server, read(map), *asked));
+        self.opinions.with(answers)
+    }
+
+    /// Whether the servers that name this master, in these opinions, confirm it. `known`: the map from before.
+    fn confirm(&self, opinions: &Opinions<A>, about: About<'_>, known: Option<&SlotMap>) -> bool {
+        let map_of = |server| self.maps.iter().find(|(of, ..)| *of == server);
+        let by = opinions.namers(about.address);
+        let by = by.filter_map(|(server, at)| map_of(server).map(|(.., map)| (at, &**map)));
+        let votes = Votes {
+            about,
+            by: by.collect(),
+            asked: opinions.servers(),
+        };
+        votes.confirm(known)
+    }
+}
+
+/// A slot of the server at this address.
+pub(crate) fn slot_at(map: &SlotMap, address: &str) -> Option<u16> {
+    let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
+    map.shards().find(is_its)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::values::clock;
+
+    /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
+    fn map(from: u16) -> Arc<SlotMap> {
+        let mut map = SlotMap::default();
+        (0..from).for_each(|slot| map.moved(slot, ("a".into(), 1)));
+        (from..20).for_each(|slot| map.moved(slot, ("b".into(), 1)));
+        map.into()
+    }
+
+    /// The answers of three servers about this slot.
+    fn answers(maps: &[ToldMap], slot: u16, now: Instant) -> Maps<Endpoint> {
+        let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
+        let read = |map: &Arc<SlotMap>, _| named(map.master(slot), Endpoint::clone);
+        let servers = ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec();
+        let time = Duration::from_secs(1);
+        Maps::of(
+            Opinions::of((servers, 0), (now, time), &heard, read),
+            &heard,
+        )
+    }
+
+    const KNOWN: Known<'_, Endpoint> = Known {
+        map: None,
+        addr: &|endpoint| (endpoint.0.to_owned(), endpoint.1),
+    };
+
+    /// Asks for the server `a` by its slot 10. Returns the slot by which it is asked for then, and whether it is there.
+    fn confirmed(maps: [Arc<SlotMap>; 3]) -> (u16, Option<bool>) {
+        let now = clock::instant();
+        let about = About {
+            address: "a:1",
+            lately: true,
+        };
+        let word = answers(&maps.map(Ok), 10, now).word(about, KNOWN, now);
+        let stays = word.as_ref().and_then(|(_, stays)| *stays);
+        (
+            stays.unwrap_or(10),
+            word.map(|(word, _)| word.answer.is_ok()),
+        )
+    }
+
+    /// One that has learnt of a failover late may be the first to answer.
+    #[test]
+    fn a_server_that_lost_a_slot_stays_by_another_one_that_most_give_it() {
+        for (maps, expected) in [
+            ([map(20), map(20), map(0)], (10, Some(true))),
+            ([map(5), map(5), map(5)], (0, Some(true))),
+            ([map(5), map(5), map(0)], (0, Some(true))),
+            // One alone gives it other slots: it was replaced.
+            ([map(5), map(0), map(0)], (10, Some(false))),
+            ([map(0), map(0), map(0)], (10, Some(false))),
+        ] {
+            assert_eq!(confirmed(maps.clone()), expected, "{maps:?}");
+        }
+    }
+
+    #[test]
+    fn one_server_s_map_is_learnt_only_where_none_is_known() {
+        let now = clock::instant();
+        let learnt = |maps: &[ToldMap], known: Option<&SlotMap>| {
+            let answers = answers(maps, 10, now);
+            let map = answers.to_learn(known);
+            map.and_then(|(map, _)| Some(map.master(10)?.0.clone()))
+        };
+        let refused = || Err(Cause::Refused("NOAUTH".into()));
+        let most = [refused(), Ok(map(5)), Ok(map(5))];
+        let one = [refused(), Ok(map(20)), refused()];
+        for (maps, fresh, later) in [(&most, Some("b"), Some("b")), (&one, Some("a"), None)] {
+            assert_eq!(learnt(maps, None).as_deref(), fresh);
+            assert_eq!(learnt(maps, Some(&map(20))).as_deref(), later);
+        }
+    }
+}
