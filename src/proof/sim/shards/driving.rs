@@ -7,17 +7,17 @@ use super::super::basics::MS;
 use super::super::counts::trace;
 use super::super::instance::Instance;
 use super::lanes::LONGEST;
-use super::process::{LaneState, Place, Task};
-use super::servers::{SERVERS, address};
+use super::process::{LaneState, Task};
+use super::servers::address;
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::slots::{SlotMap, slot};
-use crate::protocol::node::cluster_votes::{About, Votes};
-use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::commands::slots::slot;
+use crate::protocol::node::cluster_votes::About;
+use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
@@ -27,7 +27,6 @@ use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::NodeSet;
-use crate::values::endpoint::Endpoint;
 
 /// How long the first servers of a world have been up.
 const UP: Duration = Duration::from_secs(3600);
@@ -189,7 +188,8 @@ impl ShardWorld {
             Next::Wait { until } => *lane.task(role) = Task::Waits(until),
             Next::Lead if lane.leader == Task::None => lane.leader = Task::Runs,
             Next::Lead => lane.confirmer = Task::Waits(now + Duration::from_millis(1)),
-            Next::Ask { node, .. } => {
+            Next::Ask { node, found } => {
+                lane.asked_about[node] = Some(*found);
                 let at = self.t + self.delay() + self.delay();
                 self.at(at, Event::Confirmed(p, l, node, self.t));
             }
@@ -263,16 +263,16 @@ impl ShardWorld {
             return self.at(until, Event::Connected(p, l, node));
         }
         let place = self.processes[p].lanes[l].places[node];
-        let server = match place.target {
-            Some(target) => Some(target),
-            None => self.look_up(p, node, place.slot),
+        let (server, found) = match place.target {
+            Some(target) => (Some(target), None),
+            None => self.look_up(p, node, place.slot).unzip(),
         };
         let luck = !self.conditions.cuts || self.quiet || !self.random.chance(10);
         let is_there =
             |at: &usize| self.clusters[node].servers[*at].alive && self.reaches(p, node, *at);
         let server = server.filter(|at| luck && is_there(at));
         let result = match server {
-            Some(server) => self.handshake(p, (node, server), place.target.is_some()),
+            Some(server) => self.handshake((node, server), found),
             None => Err(Cause::Connect("refused".into())),
         };
         trace!(
@@ -306,25 +306,18 @@ impl ShardWorld {
         }
         let (now, asked) = (self.now(), self.start + Duration::from_micros(asked));
         let place = self.processes[p].lanes[l].places[node];
-        let answer = self.ask(p, node, place.slot, false).map(|(server, map)| {
-            let own = place.at.map(|at| address(node, at));
-            let is_its = |slot: &u16| own.is_some() && map.master(*slot) == own.as_ref();
-            let stays = [place.slot].into_iter().chain(map.shards()).find(is_its);
+        let found = self.processes[p].lanes[l].asked_about[node].take();
+        let answer = found.and_then(|found| {
+            let about = About {
+                address: &found.address,
+                lately: found.is_confirmed,
+            };
+            let maps = self.ask((p, node), place.slot, Some(about), asked);
+            let (word, stays) = self.judged((p, node), |known| maps.word(about, known, asked))?;
             let place = &mut self.processes[p].lanes[l].places[node];
             place.slot = stays.unwrap_or(place.slot);
-            let (host, port) = address(node, server);
-            let answer = match stays {
-                Some(_) => Ok(()),
-                None => Err(Cause::Moved(format!("{host}:{port}"))),
-            };
-            LastWord { answer, at: asked }
+            Some(word)
         });
-        // No server confirms itself.
-        let confirms = |world: &ShardWorld, place: &Place| {
-            place.at.is_some_and(|at| world.votes((p, node), at, true))
-        };
-        let place = self.processes[p].lanes[l].places[node];
-        let answer = answer.filter(|word| word.answer.is_err() || confirms(self, &place));
         self.checks.counts[Count::Unconfirmed] += u64::from(answer.is_none());
         let answer = answer.ok_or_else(|| Some(undecided()));
         let input = Input::Confirmed { asked, answer };
@@ -333,36 +326,13 @@ impl ShardWorld {
         self.pump(p);
     }
 
-    /// Whether servers that name this one as the master of any slot confirm it.
-    fn votes(&self, (p, cluster): (usize, usize), server: usize, others_only: bool) -> bool {
-        let own = address(cluster, server);
-        let here = &self.clusters[cluster];
-        let others = (0..SERVERS).filter(|at| !others_only || *at != server);
-        let answers = others.filter(|at| here.servers[*at].alive && self.reaches(p, cluster, *at));
-        let names_it = |map: &SlotMap| map.owners().any(|one| *one == own);
-        let maps = answers.map(|at| (address(cluster, at), here.map(at)));
-        let maps: Vec<_> = maps.filter(|(_, map)| names_it(map)).collect();
-        let shown = |(host, port): &Endpoint| format!("{host}:{port}");
-        let named: Vec<String> = maps.iter().map(|(by, _)| shown(by)).collect();
-        let by = named
-            .iter()
-            .zip(&maps)
-            .map(|(by, (_, map))| (&**by, &**map));
-        let about = About {
-            address: &shown(&own),
-            lately: false,
-        };
-        let (by, asked) = (by.collect(), SERVERS);
-        let known = self.processes[p].maps[cluster].map();
-        Votes { about, by, asked }.confirm(known.map(|map| &**map))
-    }
-
+    /// `found`: when servers were asked that named this one, and whether that counts. `None`: slots are on their way to it.
     fn handshake(
         &mut self,
-        p: usize,
         (cluster, server): (usize, usize),
-        is_target: bool,
+        found: Option<(Instant, bool)>,
     ) -> Result<Handshake, Cause> {
+        let is_target = found.is_none();
         let (t, now, random) = (self.t, self.now(), self.random.next());
         let here = &mut self.clusters[cluster].servers[server].here;
         if here.is_replica {
@@ -382,12 +352,10 @@ impl ShardWorld {
             is_target,
             ..Handshake::default()
         };
-        if !is_target {
+        handshake.found = found.map(|(at, by_most)| {
             let address = handshake.server.clone();
-            let by_most = self.votes((p, cluster), server, false);
-            let found = FoundMaster::new(address, now, by_most, DirectoryTimes::REAL);
-            handshake.found = Some(found);
-        }
+            FoundMaster::new(address, at, by_most, DirectoryTimes::REAL)
+        });
         if self.conditions.guarded {
             handshake.witness = Some(self.witness((cluster, server), is_target, random)?);
         }

@@ -1,20 +1,19 @@
 //! Which lane an operation takes, where it goes when servers redirect it, and the releases that no call waits for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::super::basics::{MS, NODE_TIMEOUT};
+use super::super::basics::NODE_TIMEOUT;
 use super::super::client::token_id;
 use super::super::counts::trace;
 use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
-use super::servers::{SERVERS, address, known_name, server_at};
-use super::world::{Count, Event, ShardWorld};
+use super::servers::{known_name, server_at};
+use super::world::{Count, ShardWorld};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, SlotMap, slot};
-use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
@@ -23,96 +22,6 @@ use crate::values::endpoint::Endpoint;
 
 /// The longest ttl, with the restart guard.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
-
-// ---- maps
-
-impl ShardWorld {
-    /// The master of a slot by the maps of most of the servers that can be asked. `corrected`: by what others have
-    /// reported lately.
-    pub(super) fn ask(
-        &self,
-        p: usize,
-        cluster: usize,
-        slot: u16,
-        corrected: bool,
-    ) -> Option<(usize, Arc<SlotMap>)> {
-        let (now, here) = (self.now(), &self.clusters[cluster]);
-        let alive = (0..SERVERS).filter(|at| here.servers[*at].alive);
-        let alive = alive.filter(|at| self.reaches(p, cluster, *at));
-        let maps: Vec<Arc<SlotMap>> = alive.map(|at| here.map(at)).collect();
-        let known = &self.processes[p].maps[cluster];
-        let named = |map| named(known, map, slot, corrected.then_some(now));
-        let votes = |map| maps.iter().filter(|one| named(one) == named(map)).count();
-        let most = maps.iter().find(|map| 2 * votes(map) > maps.len())?;
-        Some((server_at(named(most)?), most.clone()))
-    }
-
-    /// Asks for the map, which is learnt at once.
-    pub(super) fn look_up(&mut self, p: usize, cluster: usize, slot: u16) -> Option<usize> {
-        let (server, map) = self.ask(p, cluster, slot, true)?;
-        let now = self.now();
-        if self.processes[p].maps[cluster].learn(map, now) {
-            self.tidy(p);
-        }
-        Some(server)
-    }
-
-    /// A slot has moved: others may have. The maps are asked for in another thread.
-    fn refresh_soon(&mut self, p: usize) {
-        let process = &mut self.processes[p];
-        process.has_moved = true;
-        if !std::mem::replace(&mut process.refreshing, true) {
-            let at = self.t + self.random.below(100 * MS);
-            self.at(at, Event::Refresh(p));
-        }
-    }
-
-    pub(super) fn refresh(&mut self, p: usize) {
-        self.processes[p].has_moved = false;
-        for cluster in 0..self.clusters.len() {
-            let slot = slot(&[super::servers::NAMES[self.random.pick(2)]]);
-            let map = self.ask(p, cluster, slot, true).map(|(_, map)| map);
-            self.checks.maps.push(map);
-            let number = self.checks.maps.len() - 1;
-            // An answer may take its time.
-            let at = self.t + self.random.below(60 * MS);
-            self.at(at, Event::Refreshed(p, number * 8 + cluster, self.t));
-        }
-    }
-
-    pub(super) fn refreshed(&mut self, p: usize, number: usize, asked: u64) {
-        if let Some(until) = self.frozen_until(p) {
-            return self.at(until, Event::Refreshed(p, number, asked));
-        }
-        let cluster = number % 8;
-        let asked = self.start + Duration::from_micros(asked);
-        if let Some(map) = self.checks.maps[number / 8].take()
-            && self.processes[p].maps[cluster].learn(map, asked)
-        {
-            self.tidy(p);
-        }
-        if cluster + 1 == self.clusters.len() {
-            self.processes[p].refreshing = false;
-            if self.processes[p].has_moved {
-                self.refresh_soon(p);
-            }
-        }
-        self.pump(p);
-    }
-}
-
-/// The master of a slot by a map, corrected at a time by what others have reported lately.
-fn named<'a>(
-    known: &'a ClusterMap,
-    map: &'a SlotMap,
-    slot: u16,
-    corrected: Option<Instant>,
-) -> Option<&'a Endpoint> {
-    match corrected {
-        Some(now) => known.master(map, slot, now),
-        None => map.master(slot),
-    }
-}
 
 // ---- lanes
 
@@ -249,7 +158,7 @@ impl ShardWorld {
     }
 
     /// Ends lanes without slots, and those that lead to the same servers as others.
-    fn tidy(&mut self, p: usize) {
+    pub(super) fn tidy(&mut self, p: usize) {
         let maps = self.processes[p]
             .maps
             .iter()
@@ -389,26 +298,25 @@ impl ShardWorld {
             _ => None,
         });
         let moved: Vec<(usize, Arc<str>, Endpoint)> = moved.collect();
+        let (mut is_news, mut stays) = (false, false);
         for (node, from, to) in &moved {
             let known = &mut self.processes[p].maps[*node];
-            known.moved(slot, from, to.clone(), now);
-            let map = known.map().cloned().unwrap_or_default();
-            let place = &mut self.processes[p].lanes[l].places[*node];
+            is_news |= known.moved(slot, from, to.clone(), now);
+            let process = &mut self.processes[p];
+            let (known, place) = (&process.maps[*node], &mut process.lanes[l].places[*node]);
             trace!(
                 self,
                 "process {p}, lane {l} learns: {slot} is at {to:?}, by {place:?}"
             );
-            // The place keeps its server, by another of its slots.
-            let own = place.at.map(|at| address(*node, at));
-            let is_its = |slot: &u16| own.is_some() && map.master(*slot) == own.as_ref();
-            if place.slot == slot
-                && let Some(other) = map.shards().find(is_its)
-            {
-                place.slot = other;
+            let is_its = place.slot == slot && place.target.is_none();
+            if let Some(other) = is_its.then(|| known.stays(slot, from)).flatten() {
+                (place.slot, stays) = (other, true);
             }
         }
-        if !moved.is_empty() {
+        if is_news || stays {
             self.tidy(p);
+        }
+        if is_news {
             self.refresh_soon(p);
         }
     }

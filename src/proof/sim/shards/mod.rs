@@ -8,14 +8,17 @@
 //!
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
 //! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`LaneSource`](crate::protocol::calls::lane_choice::LaneSource),
-//! [`Owed`](crate::protocol::calls::owed_releases::Owed) and [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap). Threads and
-//! sockets are imitated.
+//! [`Owed`](crate::protocol::calls::owed_releases::Owed), [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap),
+//! [`AskedServers`](crate::protocol::node::asked_servers::AskedServers), [`Maps`](crate::protocol::node::cluster_answers::Maps) and
+//! [`Refreshes`](crate::protocol::node::map_refreshes::Refreshes). Threads and sockets are imitated; each server is asked by each
+//! caller, and answers at once or not at all.
 //!
 //! The files, from those that import none of the others to those that none of the others imports:
 //!
 //! - `servers`: what the servers of a Cluster know, and where they send commands
 //! - `process`: the parts of a client: lanes, connections and threads
 //! - `world`: all of these, the next events, and the checks
+//! - `maps`: the maps of a process, and the questions for them
 //! - `network`: bytes on their way; `changes`: slots that move, failovers, servers that are removed
 //! - `lanes`: the lanes of a process, redirects, and releases that no call waits for; `driving`: the lanes' cores
 //! - `threads`: threads that acquire, hold, extend and release locks
@@ -24,6 +27,7 @@
 mod changes;
 mod driving;
 mod lanes;
+mod maps;
 mod network;
 mod process;
 mod schedule;

@@ -14,6 +14,8 @@ use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::node::cluster_map::ClusterMap;
+use crate::protocol::node::found_master::FoundMaster;
+use crate::protocol::node::map_refreshes::Refreshes;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
@@ -32,9 +34,8 @@ pub(super) const HANDED_OFF: usize = 1000;
 
 pub(super) struct Process {
     pub(super) maps: Vec<ClusterMap>,
-    /// Whether the maps are being asked for, and must be once more.
-    pub(super) refreshing: bool,
-    pub(super) has_moved: bool,
+    /// When the maps are asked for again.
+    pub(super) refreshes: Refreshes,
     pub(super) lanes: Vec<Lane>,
     /// The lanes that are not closed, or of which a thread of the driver is left, in their order.
     pub(super) active: Vec<usize>,
@@ -101,6 +102,8 @@ pub(super) struct Lane {
     /// The connections of the leader or the worker, by node, and those that were just made.
     pub(super) connections: Vec<Option<usize>>,
     pub(super) fresh: Vec<Option<usize>>,
+    /// The masters that servers are asked about, by node.
+    pub(super) asked_about: Vec<Option<FoundMaster>>,
     pub(super) leader: Task,
     pub(super) workers: Vec<Task>,
     pub(super) confirmer: Task,
@@ -147,6 +150,7 @@ impl Lane {
             held_here: HeldHere::new(16),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
+            asked_about: vec![None; nodes],
             leader: Task::None,
             workers: vec![Task::None; nodes],
             confirmer: Task::None,

@@ -8,6 +8,7 @@ use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Count, Event, Locks, ShardWorld};
 use crate::protocol::calls::owed_releases::Owed;
 use crate::protocol::node::cluster_map::ClusterMap;
+use crate::protocol::node::map_refreshes::Refreshes;
 use crate::testing::store::{Value, members};
 use crate::values::clock;
 
@@ -99,8 +100,7 @@ impl ShardWorld {
                 .iter()
                 .map(|_| ClusterMap::default())
                 .collect(),
-            refreshing: false,
-            has_moved: false,
+            refreshes: Refreshes::default(),
             lanes: Vec::new(),
             active: Vec::new(),
             threads: (0..threads).map(|_| thread(&mut self.random)).collect(),

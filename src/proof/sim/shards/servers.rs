@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::super::basics::{MS, Random};
 use super::super::instance::Instance;
+use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{SLOTS, SlotMap, slot};
 
 /// The names that are locked, and one that is used when all is quiet. Each is in a separate slot.
@@ -151,15 +152,24 @@ impl Cluster {
     }
 
     fn map_of(&self, here: &Server) -> SlotMap {
-        let mut map = SlotMap::default();
+        let server = |at| {
+            let (host, port) = address(self.number, at);
+            let entry = [Reply::Bulk(host.into()), Reply::Int(port.into())];
+            Reply::Array(entry.into())
+        };
+        let range = |slot: u16, owner: usize| {
+            let slot = i64::from(slot);
+            let mut range = vec![Reply::Int(slot), Reply::Int(slot), server(owner)];
+            if owner == 0 && here.masters[0] == 0 {
+                range.push(server(REPLICA));
+            }
+            Reply::Array(range)
+        };
         // A slot that never moves keeps each shard on the map.
-        for (shard, master) in here.masters.iter().enumerate() {
-            let home = SLOTS - 1 - u16::try_from(shard).unwrap();
-            map.moved(home, address(self.number, *master));
-        }
-        for (name, owner) in here.view.iter().enumerate() {
-            map.moved(slot(&[NAMES[name]]), address(self.number, *owner));
-        }
-        map
+        let homes = (0..).zip(here.masters);
+        let homes = homes.map(|(shard, master)| range(SLOTS - 1 - shard, master));
+        let names = NAMES.iter().zip(here.view);
+        let names = names.map(|(name, owner)| range(slot(&[*name]), owner));
+        SlotMap::of(&Reply::Array(homes.chain(names).collect()), "").unwrap()
     }
 }
