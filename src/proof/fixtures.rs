@@ -1,10 +1,12 @@
 //! Values that several unit tests need.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::script::Key;
+use crate::protocol::mutants::{Mutant, set_mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::arithmetic::{NodeSet, Tally, Ttl};
 use crate::values::clock::Point;
@@ -49,5 +51,15 @@ pub(crate) fn unavailable(closed: bool, useless: bool) -> Outcome {
         errors: NodeErrors::new(Vec::new(), None).into(),
         closed,
         useless,
+    }
+}
+
+/// Each of these mutants shows in what a test finds wrong.
+pub(crate) fn each_is_found<T: PartialEq + Debug>(mutants: &[Mutant], wrong: impl Fn() -> Vec<T>) {
+    for mutant in mutants {
+        set_mutant(Some(*mutant));
+        let wrong = wrong();
+        set_mutant(None);
+        assert_ne!(wrong, [], "{mutant:?}");
     }
 }

@@ -245,9 +245,10 @@ impl ClusterServers {
         let peers: Vec<Peer> = peers.collect();
         let cluster = self.clone();
         let ask = move |peer: &Peer, turn: &Turn<'_>| cluster.ask(peer, turn);
-        // An address is confirmed by what others report now, not by the word of the server that has lost the slot.
-        let is_corrected = about.is_none();
-        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, is_corrected);
+        // A master that is looked for may have got the slot just now, by the word of the one that has lost it. One that is asked
+        // about is confirmed by what others report themselves.
+        let trusts_redirects = about.is_none();
+        let read = |map: &Arc<SlotMap>, asked| self.named(map, slot, asked, trusts_redirects);
         let weigh = |heard: &[Heard<'_, ToldMap>]| {
             let all = part.answers(&before, heard, now);
             let shown: Vec<String> = servers().map(text::address).collect();
@@ -263,9 +264,15 @@ impl ClusterServers {
     }
 
     /// The master of a slot, by a server's map that was asked for then.
-    fn named(&self, map: &SlotMap, slot: u16, asked: Instant, corrected: bool) -> NamedAddress {
+    fn named(
+        &self,
+        map: &SlotMap,
+        slot: u16,
+        asked: Instant,
+        trusts_redirects: bool,
+    ) -> NamedAddress {
         let known = lock(&self.known);
-        let master = match corrected {
+        let master = match trusts_redirects {
             true => known.master(map, slot, asked),
             false => map.master(slot),
         };

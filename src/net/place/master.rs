@@ -220,7 +220,8 @@ impl Directory {
         Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
-    /// The opinions of the servers, and whether the master that most of them name counts without being asked about again.
+    /// The opinions of the servers, and whether acquires are sent to the master that most of them name before it was asked about
+    /// once more.
     fn ask(&self, time: Duration) -> (Opinions, bool) {
         match &self.source {
             Source::Sentinels(sentinels) => (sentinels.ask_all(time), true),

@@ -18,7 +18,7 @@ use crate::protocol::commands::node_queue::LockInfo;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::master_address::NAMED;
+use crate::protocol::node::found_master::REDIRECT_BELIEVED;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::{Named, Op};
 use crate::values::arithmetic::NodeSet;
@@ -278,7 +278,7 @@ impl Redirect {
                 self.hops.next(now).map(|pause| self.owner(pause))
             }
             // The redirect is too old to be relied on.
-            Hint::Asks(..) if self.alone && now > answer.begun + NAMED => {
+            Hint::Asks(..) if self.alone && now > answer.begun + REDIRECT_BELIEVED => {
                 self.hops.next(now).map(|pause| self.owner(pause))
             }
             // Nothing was sent, and the slot may have moved on.

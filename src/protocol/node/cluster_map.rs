@@ -9,6 +9,7 @@ use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::cluster_answers::slot_at;
 use crate::protocol::node::cluster_votes::{About, AskingOrder, is_at};
+use crate::protocol::node::found_master::REDIRECT_BELIEVED;
 use crate::protocol::node::server_names::ServerNames;
 use crate::values::endpoint::Endpoint;
 
@@ -16,7 +17,7 @@ use crate::values::endpoint::Endpoint;
 const TURN: Duration = Duration::from_millis(100);
 /// A server that has lost a slot reports it before others do: for this time their claims that it owns the slot are
 /// ignored.
-const BELIEVED: Duration = Duration::from_secs(1);
+const BELIEVED: Duration = REDIRECT_BELIEVED;
 
 /// The state learnt from a Cluster's servers.
 #[derive(Debug, Default)]
@@ -157,7 +158,7 @@ impl ClusterMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::mutants::set_mutant;
+    use crate::proof::fixtures::each_is_found;
     use crate::values::clock;
 
     /// A map of two shards, the first at this address.
@@ -230,18 +231,16 @@ mod tests {
 
     #[test]
     fn each_mutant_of_it_is_found() {
-        for mutant in [
-            Mutant::LostSlotIsBack,
-            Mutant::AskedAboutItself,
-            Mutant::MovedBeatsMap,
-            Mutant::MovedIsForgotten,
-            Mutant::MovedForEver,
-        ] {
-            set_mutant(Some(mutant));
-            let wrong = wrong();
-            set_mutant(None);
-            assert_ne!(wrong, Vec::<String>::new(), "{mutant:?}");
-        }
+        each_is_found(
+            &[
+                Mutant::LostSlotIsBack,
+                Mutant::AskedAboutItself,
+                Mutant::MovedBeatsMap,
+                Mutant::MovedIsForgotten,
+                Mutant::MovedForEver,
+            ],
+            wrong,
+        );
     }
 
     #[test]

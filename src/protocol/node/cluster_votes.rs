@@ -171,6 +171,7 @@ pub(crate) fn is_at((host, port): &Endpoint, shown: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::fixtures::each_is_found;
     use crate::protocol::commands::resp::Reply;
     use crate::protocol::mutants::set_mutant;
 
@@ -345,17 +346,15 @@ mod tests {
 
     #[test]
     fn each_mutant_of_it_is_found() {
-        for mutant in [
-            Mutant::SilenceConfirmsInACluster,
-            Mutant::FewMastersConfirm,
-            Mutant::RestIsNotAsked,
-            Mutant::SampleConfirmsForLong,
-        ] {
-            set_mutant(Some(mutant));
-            let wrong = wrong();
-            set_mutant(None);
-            assert_ne!(wrong, Vec::<String>::new(), "{mutant:?}");
-        }
+        each_is_found(
+            &[
+                Mutant::SilenceConfirmsInACluster,
+                Mutant::FewMastersConfirm,
+                Mutant::RestIsNotAsked,
+                Mutant::SampleConfirmsForLong,
+            ],
+            wrong,
+        );
     }
 
     /// No replica has a majority of masters that would elect it.

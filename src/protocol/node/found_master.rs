@@ -8,6 +8,10 @@ use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::master_answers::Belief;
 
+/// How long a master of a Redis Cluster is believed that names another server (MOVED, ASK). Both answers together are trusted
+/// no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
+pub(crate) const REDIRECT_BELIEVED: Duration = Duration::from_secs(1);
+
 /// How long questions and answers count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryTimes {
@@ -46,7 +50,7 @@ pub(crate) struct FoundMaster {
     pub(crate) address: Arc<str>,
     /// When the directory was asked.
     pub(crate) at: Instant,
-    /// Whether enough servers name the master, or have confirmed it, that grants there count.
+    /// Whether enough servers name the master, or have confirmed it, that acquires are sent there.
     pub(crate) is_confirmed: bool,
     pub(crate) times: DirectoryTimes,
 }
@@ -65,8 +69,8 @@ pub(crate) struct LastWord {
 
 impl FoundMaster {
     /// The master at this address, as servers named it that were asked then. In the short time for connecting, a server
-    /// that is slow looks silent. If few name the master, all are asked once more, and for longer, before a grant there
-    /// counts.
+    /// that is slow looks silent. If few name the master, all are asked once more, and for longer, before an acquire is sent
+    /// there.
     pub(crate) fn new(
         address: Arc<str>,
         at: Instant,
@@ -91,7 +95,7 @@ impl FoundMaster {
         }
     }
 
-    /// Whether grants there count without another answer.
+    /// Whether acquires are sent there without another answer.
     pub(crate) fn counts(&self, now: Instant) -> bool {
         let holds = match mutant(Mutant::ConfirmedForLong) {
             true => 20 * self.times.holds,

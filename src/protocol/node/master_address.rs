@@ -1,17 +1,14 @@
 //! Whether a connection still leads to the node's master (rule R43).
 //!
 //! If a directory names the master, another server may have become the master long before the previous one learns of it
-//! and stops granting locks. So a grant counts only if the directory has confirmed the address lately.
+//! and stops granting locks. So acquires, extensions and questions for fencing tokens are sent only while the directory has
+//! confirmed the address lately. (Answers that come later count.)
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::errors::cause::Cause;
 use crate::protocol::node::found_master::{Confirmed, FoundMaster};
-
-/// How long the answer of a Redis Cluster master that has named another server is trusted. Both answers together are
-/// trusted no longer than the restart guard's margin, with two seconds in which the others learn of a failover.
-pub(crate) const NAMED: Duration = Duration::from_secs(1);
 
 /// The state of a connection's address.
 #[derive(Debug, Default)]
@@ -106,6 +103,8 @@ impl MasterAddress {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::protocol::node::found_master::{DirectoryTimes, LastWord};
 

@@ -170,6 +170,7 @@ fn weigh<A: PartialEq>(words: &[(MasterAnswer<A>, Instant)], all: usize) -> Beli
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::fixtures::each_is_found;
     use crate::protocol::mutants::set_mutant;
 
     const MS: std::time::Duration = std::time::Duration::from_millis(1);
@@ -314,17 +315,15 @@ mod tests {
 
     #[test]
     fn each_mutant_of_it_is_found() {
-        for mutant in [
-            Mutant::UnaskedIsSilent,
-            Mutant::RefusalIsNoAnswer,
-            Mutant::MinorityNames,
-            Mutant::NewestCounts,
-        ] {
-            set_mutant(Some(mutant));
-            let wrong = wrong();
-            set_mutant(None);
-            assert_ne!(wrong, Vec::<&str>::new(), "{mutant:?}");
-        }
+        each_is_found(
+            &[
+                Mutant::UnaskedIsSilent,
+                Mutant::RefusalIsNoAnswer,
+                Mutant::MinorityNames,
+                Mutant::NewestCounts,
+            ],
+            wrong,
+        );
     }
 
     /// Whatever the order, and whatever the other servers answer.

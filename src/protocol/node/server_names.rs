@@ -103,8 +103,8 @@ impl ServerNames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::fixtures::each_is_found;
     use crate::protocol::commands::resp::Reply;
-    use crate::protocol::mutants::set_mutant;
     use crate::values::clock;
 
     /// A server's entry: its name, the last digits of its ID, and its IP address, if that is not its name.
@@ -201,16 +201,14 @@ mod tests {
 
     #[test]
     fn each_mutant_of_it_is_found() {
-        for mutant in [
-            Mutant::NamesAreServers,
-            Mutant::NameIsOfTwo,
-            Mutant::TwoOfOneName,
-        ] {
-            set_mutant(Some(mutant));
-            let wrong = wrong();
-            set_mutant(None);
-            assert_ne!(wrong, Vec::<String>::new(), "{mutant:?}");
-        }
+        each_is_found(
+            &[
+                Mutant::NamesAreServers,
+                Mutant::NameIsOfTwo,
+                Mutant::TwoOfOneName,
+            ],
+            wrong,
+        );
     }
 
     #[test]

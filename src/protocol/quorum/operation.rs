@@ -13,7 +13,7 @@ use crate::protocol::commands::vote::{Proof, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::cluster_votes::is_at;
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::master_address::NAMED;
+use crate::protocol::node::found_master::REDIRECT_BELIEVED;
 use crate::protocol::node::node::{Node, Timeouts};
 use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::op::Op;
@@ -190,7 +190,7 @@ impl<W> Operation<W> {
 
     /// Whether the server that has the slot lately named the one that is asked, if it has to (rule R43).
     fn is_named(&self, now: Instant) -> bool {
-        let holds = |at: Instant| now <= at + NAMED;
+        let holds = |at: Instant| now <= at + REDIRECT_BELIEVED;
         let named = self.op.named.as_ref();
         named.is_none_or(|named| holds(named.at)) || mutant(Mutant::NamedForEver)
     }
@@ -237,15 +237,15 @@ impl<W> Operation<W> {
         self.op.action.needs() != Proof::None
     }
 
-    /// Nodes that the operation can be sent to.
-    fn connected(&self, view: &View) -> NodeSet {
+    /// Nodes that the operation can be sent to: connected ones whose answers would count.
+    fn counting(&self, view: &View) -> NodeSet {
         view.counting(self.op.action.needs())
     }
 
     /// Nodes that the operation must be sent to now.
     pub(crate) fn to_send(&self, view: &View, now: Instant) -> NodeSet {
-        let connected = self.connected(view);
-        let new = connected.without(self.sent_to).and(self.op.nodes);
+        let counting = self.counting(view);
+        let new = counting.without(self.sent_to).and(self.op.nodes);
         let same_server = view.same_server && self.is_acquire();
         // Mostly the operation is already on its way.
         if new.is_empty() || self.phase != Phase::Open || self.is_late(now) || same_server {
@@ -272,14 +272,15 @@ impl<W> Operation<W> {
         self.sent_to.without(self.votes.tally.voted())
     }
 
-    /// Nodes that are not connected, and could vote if they were.
+    /// Nodes that the operation cannot be sent to, and that could vote if it could: they are not connected, or nothing confirms
+    /// that they lead to the master.
     pub(crate) fn absent(&self, view: &View) -> NodeSet {
-        let connected = self.connected(view);
-        let known = connected.or(self.sent_to).or(self.votes.tally.voted());
+        let counting = self.counting(view);
+        let known = counting.or(self.sent_to).or(self.votes.tally.voted());
         NodeSet::first(view.nodes).without(known)
     }
 
-    /// Nodes that are not connected, and without which there are too few. `to_send`: the nodes that the operation is
+    /// [Absent](Self::absent) nodes, if there are too few without them. `to_send`: the nodes that the operation is
     /// sent to now.
     pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
         let absent = self.absent(view);

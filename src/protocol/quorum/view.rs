@@ -15,9 +15,9 @@ pub(crate) struct View {
     /// The number of nodes.
     pub(crate) nodes: usize,
     pub(crate) connected: NodeSet,
-    /// Nodes whose answers about locks that are held count.
+    /// Nodes that are sent operations on locks that are held: their answers count.
     pub(crate) held: NodeSet,
-    /// Nodes whose answers to acquires count.
+    /// Nodes that are sent acquires: their answers count.
     pub(crate) grants: NodeSet,
     /// Nodes that did not answer while they were waited for.
     pub(crate) slow: NodeSet,
@@ -79,7 +79,8 @@ impl View {
         }
     }
 
-    /// Nodes to which an operation can be sent whose answers need this proof: its answer there counts.
+    /// Nodes to which an operation is sent whose answers need this proof. (What was sent counts when it is answered, also where
+    /// the node has ceased to be one of these.)
     pub(crate) fn counting(&self, needs: Proof) -> NodeSet {
         match needs {
             Proof::None => self.connected,

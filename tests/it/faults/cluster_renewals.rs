@@ -50,6 +50,21 @@ fn a_kept_lock_does_not_need_the_silent_server_that_has_given_its_slot_away() {
     cluster.nothing_is_left();
 }
 
+#[test]
+fn a_kept_lock_follows_its_key_also_when_its_client_has_ended() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client();
+    let name = cluster.name(0);
+    let lock = redlock.acquire(&name, 3 * S).unwrap();
+    let lock = lock.keep_alive(LONG).unwrap();
+    drop(redlock);
+    cluster.move_slot(&name, 1);
+    // Longer than it would last by itself.
+    assert!(!lock.wait_lost(5 * S), "{:?}", lock.lost());
+    lock.release().unwrap();
+    cluster.nothing_is_left();
+}
+
 /// `MOVED` does not name it. Its port at the address of the server that answers is that server's own.
 #[test]
 fn a_slot_that_moves_to_a_server_without_a_host_name_is_found() {
