@@ -189,7 +189,7 @@ mutants! {
     ConfirmedForLong: R43 = "an address that was confirmed once counts for long",
     UnconfirmedGrants: R43 = "an acquire is sent to an address that nothing has confirmed lately",
     UnconfirmedExtends: R43 = "an extension is sent to an address that nothing has confirmed lately",
-    // Found by the tests of `master_answers`, `directory_questions`, `found_master`, `cluster_map` and `server_names`: the margin has room for what they add.
+    // Found by the tests of `master_answers`, `directory_questions`, `found_master`, `cluster_answers`, `cluster_map` and `server_names`: the margin has room for what they add.
     NewestCounts: R43 = "several answers together are as old as the newest",
     JoinedIsNew: R43 = "an answer to another thread's question is as old as the caller",
     FewOpen: R43 = "a master that few name counts at once",
@@ -201,6 +201,7 @@ mutants! {
     AskedAboutItself: R43 = "a master of a Cluster is asked whether it still is one",
     NeighboursAreAsked: R43 = "servers at the host of a Cluster's master are asked about it although there are others",
     RestIsNotAsked: R43 = "the first servers of a Cluster that are asked have to decide where the master is",
+    FewGiveOtherSlots: R43 = "a master of a Cluster that has lost its slot is confirmed by another one that few give it",
     SampleConfirmsForLong: R43 = "three servers of a large Cluster confirm a master that was confirmed long ago",
     // Found only if a server reads one write in a turn, which it does over TLS.
     PingCountsManyWrites: R8 = "over TLS, a ping stands for many writes",

@@ -43,7 +43,8 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 37] = [
+const ELSEWHERE: [Mutant; 38] = [
+    Mutant::FewGiveOtherSlots,
     Mutant::GivenUpIsHeeded,
     Mutant::LeaveMark,
     Mutant::HalfStepWait,

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::errors::cause::Cause;
 use crate::errors::text::ShownAddress;
 use crate::protocol::commands::slots::SlotMap;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::cluster_votes::{About, Votes, is_at};
 use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::found_master::LastWord;
@@ -26,7 +27,7 @@ pub(crate) struct Maps<A> {
     maps: Vec<(usize, Instant, Arc<SlotMap>)>,
 }
 
-/// What the answers are judged by.
+/// The map and the names by which answers are judged.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a, A> {
     /// The map from before.
@@ -101,9 +102,9 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         }
     }
 
-    /// Whether the master that is believed counts without being asked about once more. A server whose map was corrected by the
-    /// word of the one that has lost the slot counts among those that name the master: for as long as that word is believed, it
-    /// is enough where no map names a third one.
+    /// Whether acquires are sent to the master that is believed before it was asked about once more. A server whose map was
+    /// corrected by the word of the one that has lost the slot counts among those that name the master. So that word is enough
+    /// where no map names a third one, until the servers are asked about the master: then none is corrected.
     pub(crate) fn is_confirmed(&self, known: Known<'_, A>) -> bool {
         let named = self.opinions.believed().filter(|named| named.by_most);
         named.is_some_and(|named| {
@@ -125,7 +126,8 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
     }
 
     /// Whether the server that was asked about still is the master of this slot, or, by most of the answers, of another one,
-    /// which is returned then: it replaces the slot. `None` if the answers do not decide it. `asked`: when the question began.
+    /// which is returned if the slot has moved: it replaces the slot. `None` if the answers do not decide it. `asked`: when the
+    /// question began.
     pub(crate) fn word(
         &self,
         about: About<'_>,
@@ -138,25 +140,29 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
             named => Err(Cause::Moved(named)),
         };
         let confirms = |opinions: &Opinions<A>| self.confirm(opinions, about, known.map);
-        let word = LastWord::of(&self.opinions.belief(), asked, is_there)?;
-        if word.answer.is_ok() {
-            return confirms(&self.opinions).then_some((word, None));
+        let word = LastWord::of(&self.opinions.belief(), asked, is_there);
+        if word.as_ref().is_some_and(|word| word.answer.is_ok()) {
+            let word = word.filter(|_| confirms(&self.opinions));
+            return word.map(|word| (word, None));
         }
-        // The server may own other slots.
+        // The server may own other slots, also where servers do not agree yet on whether it has got or lost this one.
         let mut is_decided = true;
         for other in self.slots_of(address) {
             let opinions = self.about(|map| named(map.master(other), known.addr));
             match opinions.belief() {
-                Belief::Named { master, at, .. } if master.shown() == address => {
-                    let (answer, at) = (Ok(()), at.min(word.at));
+                Belief::Named { master, at, .. }
+                    if master.shown() == address || mutant(Mutant::FewGiveOtherSlots) =>
+                {
+                    let has_lost = word.as_ref().map(|word| word.at);
+                    let (answer, at) = (Ok(()), has_lost.map_or(at, |lost| at.min(lost)));
                     let word = LastWord { answer, at };
-                    return confirms(&opinions).then_some((word, Some(other)));
+                    return confirms(&opinions).then_some((word, has_lost.map(|_| other)));
                 }
                 Belief::Named { .. } => {}
                 Belief::Silence { .. } | Belief::Unknown => is_decided = false,
             }
         }
-        is_decided.then_some((word, None))
+        word.filter(|_| is_decided).map(|word| (word, None))
     }
 
     /// Slots of the server at this address, by any of the maps.
@@ -201,6 +207,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::proof::fixtures::each_is_found;
     use crate::values::clock;
 
     /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
@@ -215,7 +222,8 @@ mod tests {
     fn answers(maps: &[ToldMap], slot: u16, now: Instant) -> Maps<Endpoint> {
         let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
         let read = |map: &Arc<SlotMap>, _| named(map.master(slot), Endpoint::clone);
-        let servers = ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec();
+        let servers = ["a:1", "b:1", "c:1"].iter().take(maps.len());
+        let servers = servers.map(|server| (*server).to_owned()).collect();
         let time = Duration::from_secs(1);
         Maps::of(
             Opinions::of((servers, 0), (now, time), &heard, read),
@@ -229,13 +237,14 @@ mod tests {
     };
 
     /// Asks for the server `a` by its slot 10. Returns the slot by which it is asked for then, and whether it is there.
-    fn confirmed(maps: [Arc<SlotMap>; 3]) -> (u16, Option<bool>) {
+    fn confirmed(maps: &[Arc<SlotMap>]) -> (u16, Option<bool>) {
         let now = clock::instant();
         let about = About {
             address: "a:1",
             lately: true,
         };
-        let word = answers(&maps.map(Ok), 10, now).word(about, KNOWN, now);
+        let maps: Vec<ToldMap> = maps.iter().cloned().map(Ok).collect();
+        let word = answers(&maps, 10, now).word(about, KNOWN, now);
         let stays = word.as_ref().and_then(|(_, stays)| *stays);
         (
             stays.unwrap_or(10),
@@ -243,9 +252,8 @@ mod tests {
         )
     }
 
-    /// One that has learnt of a failover late may be the first to answer.
-    #[test]
-    fn a_server_that_lost_a_slot_stays_by_another_one_that_most_give_it() {
+    fn wrong() -> Vec<String> {
+        let mut wrong = Vec::new();
         for (maps, expected) in [
             ([map(20), map(20), map(0)], (10, Some(true))),
             ([map(5), map(5), map(5)], (0, Some(true))),
@@ -254,7 +262,32 @@ mod tests {
             ([map(5), map(0), map(0)], (10, Some(false))),
             ([map(0), map(0), map(0)], (10, Some(false))),
         ] {
-            assert_eq!(confirmed(maps.clone()), expected, "{maps:?}");
+            let found = confirmed(&maps);
+            if found != expected {
+                wrong.push(format!("{found:?}: {maps:?}"));
+            }
+        }
+        wrong
+    }
+
+    /// One that has learnt of a failover late may be the first to answer.
+    #[test]
+    fn a_server_that_lost_a_slot_stays_by_another_one_that_most_give_it() {
+        assert_eq!(wrong(), Vec::<String>::new());
+        each_is_found(&[Mutant::FewGiveOtherSlots], wrong);
+    }
+
+    /// The servers learn of a slot that moves one after the other.
+    #[test]
+    fn a_server_is_confirmed_by_its_other_slots_while_servers_disagree_on_one() {
+        for (maps, expected) in [
+            ([map(20), map(5)], Some(true)),
+            ([map(5), map(20)], Some(true)),
+            // One gives it no slot.
+            ([map(20), map(0)], None),
+            ([map(0), map(20)], None),
+        ] {
+            assert_eq!(confirmed(&maps), (10, expected), "{maps:?}");
         }
     }
 
