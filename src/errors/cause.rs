@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::elsewhere::Elsewhere;
-use crate::errors::server_error::{self, Meaning, without_arguments};
+use crate::errors::server_error::{self, Meaning, NO_CLUSTER, without_arguments};
 
 /// Why a node gave no vote.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub(crate) enum Cause {
     Replica(Option<SocketAddr>),
     /// A new connection leads to a sentinel.
     Sentinel,
+    /// At an address that servers of a Redis Cluster name, another server is than the one that they mean, by its ID.
+    OtherServer,
     /// The sentinels name no master: why, and whether this lasts until the configuration is changed.
     NoMaster(String, bool),
     /// A name has several addresses, and none of them leads to a master: the cause at each.
@@ -77,6 +79,9 @@ pub(crate) enum Cause {
     /// The node is connected, but the time was over before it was asked.
     NotAsked,
 }
+
+/// Advice where a server of a Redis Cluster is not at the address that others name.
+pub(crate) const ANNOUNCE: &str = "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname";
 
 /// A server that another one has named cannot be reached.
 #[derive(Clone, Debug)]
@@ -125,12 +130,23 @@ impl Cause {
         Cause::Demoted(without_arguments(text).to_owned())
     }
 
-    /// Whether the server was asked for a connection, and did not answer.
+    /// Whether the server was asked for a connection, and did not answer. (Nor did one in whose place another one answers.)
     pub(crate) fn is_silence(&self) -> bool {
         matches!(
             self,
-            Cause::Connect(_) | Cause::NotConnected(..) | Cause::Mute(_)
+            Cause::Connect(_) | Cause::NotConnected(..) | Cause::Mute(_) | Cause::OtherServer
         )
+    }
+
+    /// Whether the cause is like that at an address which is not the server's for this host: nothing is there, or another one.
+    pub(crate) fn may_be_elsewhere(&self) -> bool {
+        let is_other = matches!(self, Cause::NotRedis(_)) || self.is_no_cluster();
+        self.is_silence() || is_other || self.meaning().concerns_login()
+    }
+
+    /// Whether the server refuses since it is in no Cluster.
+    pub(crate) fn is_no_cluster(&self) -> bool {
+        matches!(self, Cause::Refused(text) if text.contains(NO_CLUSTER))
     }
 
     /// Whether the server was not asked, for a reason that lies in this process or in its resolver.
@@ -183,6 +199,7 @@ impl Cause {
             Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
             Cause::NotConnected(..)
             | Cause::Mute(_)
+            | Cause::OtherServer
             | Cause::Connect(_)
             | Cause::NoSocket(_)
             | Cause::NoResolver(_)
@@ -245,6 +262,7 @@ mod tests {
                 false,
             ),
             (Cause::NotRedis(text()), true),
+            (Cause::OtherServer, false),
             (Cause::Sentinel, true),
             (Cause::NoMaster(text(), true), true),
             (Cause::NoMaster(text(), false), false),

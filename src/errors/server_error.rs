@@ -44,6 +44,9 @@ pub(crate) enum Meaning {
 
 use Meaning::*;
 
+/// How a server that is in no Cluster refuses the commands about it (Redis and Valkey).
+pub(crate) const NO_CLUSTER: &str = "cluster support disabled";
+
 /// Error codes: the first words of errors.
 pub(super) const CODES: [(&str, Meaning); 22] = [
     ("ERR", Other),

@@ -86,6 +86,7 @@ impl fmt::Display for Cause {
             Cause::Sentinel => f.write_str(
                 "that is a sentinel: write redis+sentinel://host:port/NAME, with the name of the master",
             ),
+            Cause::OtherServer => f.write_str("another server, by its ID, answers"),
             Cause::Endless(text) | Cause::NoMaster(text, _) => f.write_str(text),
             Cause::NoAddress(all) => no_address(f, all, self.is_replica()),
             Cause::Moved(to) => write!(f, "the master is {to} now"),

@@ -189,12 +189,13 @@ mutants! {
     ConfirmedForLong: R43 = "an address that was confirmed once counts for long",
     UnconfirmedGrants: R43 = "an acquire is sent to an address that nothing has confirmed lately",
     UnconfirmedExtends: R43 = "an extension is sent to an address that nothing has confirmed lately",
-    // Found by the tests of `master_answers`, `directory_questions`, `found_master`, `cluster_answers`, `cluster_map` and `server_names`: the margin has room for what they add.
+    // Found by the tests of `master_answers`, `directory_questions`, `found_master`, `cluster_answers`, `cluster_map`, `server_names` and `node_id`: the margin has room for what they add.
     NewestCounts: R43 = "several answers together are as old as the newest",
     JoinedIsNew: R43 = "an answer to another thread's question is as old as the caller",
     FewOpen: R43 = "a master that few name counts at once",
     NameOfRedirect: R43 = "an operation that is sent on names its server as the redirect does, though maps name it otherwise",
     NamesAreServers: R43 = "a server of a Cluster that its maps name differently counts as two",
+    AnyServerIsMeant: R43 = "a server that names itself by another ID than its Cluster does counts as the one that is meant",
     NameIsOfTwo: R43 = "a name that maps give to two servers of a Cluster makes one of them",
     TwoOfOneName: R43 = "two servers of one map are given one name",
     LostSlotIsBack: R45 = "a server that has lost a slot has it again by the map of one that has not learnt it yet",

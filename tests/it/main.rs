@@ -53,6 +53,7 @@ mod faults {
     mod cluster_changes;
     mod cluster_ends;
     mod cluster_failovers;
+    mod cluster_identity;
     mod cluster_lanes;
     mod cluster_many_moves;
     mod cluster_moves;

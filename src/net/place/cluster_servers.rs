@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
-use crate::errors::cause::Cause;
+use crate::errors::cause::{ANNOUNCE, Cause};
 use crate::errors::text;
 use crate::net::place::asker::{Asker, Patience, Told};
 use crate::net::place::given_node::GivenNode;
 use crate::net::place::server_question::{self, NamedAddress, Opinions, Turn};
-use crate::net::socket::peer::Peer;
+use crate::net::socket::peer::{Peer, WithoutId};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{SlotMap, SlotRanges};
 use crate::protocol::node::asked_servers::{AskedPart, AskedServers};
@@ -47,6 +47,7 @@ pub(crate) struct ClusterServers {
     /// Whether the map was asked for.
     looked_up: Mutex<bool>,
     asker: Arc<Asker<Arc<SlotMap>>>,
+    without_id: WithoutId,
 }
 
 impl ClusterServers {
@@ -60,6 +61,7 @@ impl ClusterServers {
             changes: AtomicU64::new(0),
             looked_up: Mutex::default(),
             asker: Asker::new(),
+            without_id: WithoutId::default(),
         })
     }
 
@@ -129,6 +131,24 @@ impl ClusterServers {
     /// Whether this is the address of a server that was given.
     pub(crate) fn is_given(&self, addr: &ConnectionAddr) -> bool {
         self.seeds.iter().any(|seed| seed.addr() == addr)
+    }
+
+    /// The server at this address, which has to be the one that the known map means, as far as both report its ID.
+    pub(super) fn peer(&self, addr: ConnectionAddr) -> Peer {
+        let meant = named_at(&addr).and_then(|server| lock(&self.known).meant(&server));
+        let peer = self.given.peer(addr);
+        match meant {
+            Some(id) => peer.meaning(id, self.without_id.clone()),
+            None => peer,
+        }
+    }
+
+    /// A server that is asked for its map. At an address that was given any one counts: all servers may have been replaced.
+    fn asked_peer(&self, addr: ConnectionAddr) -> Peer {
+        match self.is_given(&addr) {
+            true => self.given.peer(addr),
+            false => self.peer(addr),
+        }
     }
 
     /// The servers to ask where a slot is.
@@ -240,7 +260,7 @@ impl ClusterServers {
         let peers = servers().zip(&before);
         let peers = peers.filter_map(|(addr, before)| match before {
             Some(_) => None,
-            None => Some(self.given.peer(addr.clone())),
+            None => Some(self.asked_peer(addr.clone())),
         });
         let peers: Vec<Peer> = peers.collect();
         let cluster = self.clone();
@@ -318,8 +338,7 @@ impl ClusterServers {
 
     /// Notes whether the server at this address can be reached.
     pub(crate) fn is_reached(&self, addr: &ConnectionAddr, is_reached: bool) {
-        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = addr {
-            let name = (host.clone(), *port);
+        if let Some(name) = named_at(addr) {
             lock(&self.known).names.is_reached(&name, is_reached);
         }
     }
@@ -334,8 +353,19 @@ impl ClusterServers {
                 Err(Unknown::Failed(cause)) => format!("{server}: {}", cause.without_advice()),
             });
             let words = words.collect::<Vec<_>>().join("; ");
+            let elsewhere = each.iter().find(|(server, word)| {
+                let is_given = self
+                    .seeds
+                    .iter()
+                    .any(|one| *text::address(one.addr()) == **server);
+                let failed =
+                    matches!(word, Err(Unknown::Failed(cause)) if cause.may_be_elsewhere());
+                failed && !is_given
+            });
+            let advice =
+                elsewhere.map_or_else(String::new, |(at, _)| format!(" (at {at}: {ANNOUNCE})"));
             let text = format!(
-                "no majority of the servers of the {given} names the master of that slot: {words}"
+                "no majority of the servers of the {given} names the master of that slot: {words}{advice}"
             );
             return Cause::NoMaster(text, false);
         }
@@ -348,11 +378,11 @@ impl ClusterServers {
             let text = format!("the {given} does not serve that slot: look at CLUSTER INFO");
             return Cause::NoMaster(text, false);
         };
-        let is_final = |cause: &&Cause| cause.is_final() || is_no_cluster(cause);
+        let is_final = |cause: &&Cause| cause.is_final() || cause.is_no_cluster();
         let is_final = failed.iter().all(is_final) && failed.len() == each.len();
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
-            cause if is_no_cluster(cause) => format!(
+            cause if cause.is_no_cluster() => format!(
                 "{} (that is no Redis Cluster: write redis://host:port)",
                 cause.without_advice()
             ),
@@ -362,6 +392,16 @@ impl ClusterServers {
             format!("no server of the {given} names the others: {why}"),
             is_final,
         )
+    }
+}
+
+/// The host and the port of an address, as a map has them.
+fn named_at(addr: &ConnectionAddr) -> Option<Endpoint> {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host.clone(), *port))
+        }
+        _ => None,
     }
 }
 
@@ -383,11 +423,6 @@ fn ask_for_map(peer: &Peer, turn: &Turn<'_>) -> Result<SlotMap, Cause> {
         Reply::Error(text) => Err(Cause::refused(&text)),
         _ => Err(no_map()),
     }
-}
-
-/// Whether the server is no Cluster, by the error text of Redis and Valkey.
-fn is_no_cluster(cause: &Cause) -> bool {
-    matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
 }
 
 #[cfg(test)]

@@ -209,8 +209,8 @@ impl Place {
     /// The server of the same Cluster, or the same set, at this address.
     pub(crate) fn server(&self, endpoint: &Endpoint) -> Option<Place> {
         match self {
-            Place::Master(directory) => server_at(&directory.given, endpoint),
-            Place::Target(target) => server_at(&target.cluster.given, endpoint),
+            Place::Master(directory) => directory.server(endpoint),
+            Place::Target(target) => target.cluster.server(endpoint),
             Place::Server(_) | Place::Cluster(_) => None,
         }
     }
@@ -251,13 +251,24 @@ impl Place {
     }
 }
 
-/// A server of this set or Cluster. `None`: its host is none.
-fn server_at(given: &GivenNode, endpoint: &Endpoint) -> Option<Place> {
-    let named = url::is_host(&endpoint.0);
-    named.then(|| Place::Server(given.peer(given.addr(endpoint)).into()))
+impl Directory {
+    /// A server of this set or Cluster. `None`: its host is none.
+    fn server(&self, endpoint: &Endpoint) -> Option<Place> {
+        if let Some((cluster, _)) = self.shard() {
+            return cluster.server(endpoint);
+        }
+        let (given, named) = (&self.given, url::is_host(&endpoint.0));
+        named.then(|| Place::Server(given.peer(given.addr(endpoint)).into()))
+    }
 }
 
 impl ClusterServers {
+    /// A server of this Cluster. `None`: its host is none.
+    fn server(&self, endpoint: &Endpoint) -> Option<Place> {
+        let named = url::is_host(&endpoint.0);
+        named.then(|| Place::Server(self.peer(self.given.addr(endpoint)).into()))
+    }
+
     /// The directory of the shard that owns this slot.
     fn directory(self: &Arc<Self>, slot: u16) -> Directory {
         let source = Source::Cluster(self.clone(), AtomicU16::new(slot));
@@ -273,8 +284,8 @@ impl SlotTarget {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        let given = &self.cluster.given;
-        let peer = given.peer(given.addr(&self.endpoint));
+        let addr = self.cluster.given.addr(&self.endpoint);
+        let peer = self.cluster.peer(addr);
         let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
         let handshake = Handshake {
             is_target: true,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::ConnectionAddr;
 
-use crate::errors::cause::{Announced, Cause};
+use crate::errors::cause::{ANNOUNCE, Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster_servers::ClusterServers;
@@ -98,7 +98,10 @@ impl Directory {
         let (address, at) = (self.at(&named.addr), at.min(named.at));
         let by_most = named.by_most && is_confirmed;
         let found = FoundMaster::new(address, at, by_most, DirectoryTimes::REAL);
-        let peer = self.given.peer(named.addr.clone());
+        let peer = self.shard().map_or_else(
+            || self.given.peer(named.addr.clone()),
+            |(cluster, _)| cluster.peer(named.addr.clone()),
+        );
         // Over before its caller's time, or that would end without the address that does not answer.
         let rest = server_question::share(until.saturating_duration_since(clock::instant()));
         let connected = self.connect(&peer, rest.max(share), purpose);
@@ -149,16 +152,14 @@ impl Directory {
         }
     }
 
-    /// Adds advice: an address that cannot be reached may be one that the servers use for each other, in a separate
-    /// network.
+    /// Adds advice: an address that cannot be reached, or where something else answers, may be one that the servers use for
+    /// each other, in a separate network.
     fn announced(&self, cause: Cause, addr: &ConnectionAddr, by: String) -> Cause {
         let (by, advice) = match &self.source {
-            _ if !cause.is_silence() => return cause,
+            _ if !cause.may_be_elsewhere() => return cause,
             Source::Cluster(cluster, _) if cluster.is_given(addr) => return cause,
-            Source::Cluster(..) => (
-                by,
-                "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname",
-            ),
+            Source::Cluster(..) => (by, ANNOUNCE),
+            Source::Sentinels(_) if !cause.is_silence() => return cause,
             Source::Sentinels(_) => (
                 format!("the sentinel {by}"),
                 "if that is not the master's address for this host, set replica-announce-ip on the servers, and name it in \

@@ -164,7 +164,7 @@ impl Conversation {
         purpose: Purpose<'_>,
         is_master: &Cell<bool>,
     ) -> Result<Handshake, Cause> {
-        let set_up = SetUp::new(info.redis_settings(), login, purpose);
+        let set_up = SetUp::new(info.redis_settings(), login, (purpose, info.asks_for_id()));
         let began = clock::instant();
         // A full server reports that and hangs up, perhaps before all of this is written.
         let sent = self.send(&set_up.packed());

@@ -1,5 +1,6 @@
 //! A node, and how it is reached.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +12,15 @@ use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};
+use crate::protocol::commands::node_id::{NodeId, Recognized};
+use crate::protocol::commands::resp::Reply;
 use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::values::clock;
-use crate::values::sync::atomic::{AtomicUsize, Ordering};
+use crate::values::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+    lock,
+};
 
 #[derive(Clone)]
 pub(crate) struct Peer {
@@ -26,7 +33,19 @@ pub(crate) struct Peer {
     others: Option<Arc<OtherSecrets>>,
     /// The number of tries at the addresses of the node's name that have led nowhere.
     failures: Arc<AtomicUsize>,
+    /// The server of a Redis Cluster that has to be there.
+    meant: Option<Meant>,
 }
+
+/// The server of a Redis Cluster that is meant by an address.
+#[derive(Clone)]
+struct Meant {
+    id: NodeId,
+    without_id: WithoutId,
+}
+
+/// The IDs of servers that refuse to report them to this user. They are not asked again: operators watch refusals.
+pub(crate) type WithoutId = Arc<Mutex<BTreeSet<NodeId>>>;
 
 /// The passwords of other servers.
 pub(crate) struct OtherSecrets {
@@ -86,6 +105,7 @@ impl Peer {
             credentials,
             others: None,
             failures: Arc::default(),
+            meant: None,
         }
     }
 
@@ -95,6 +115,34 @@ impl Peer {
             others: Some(others),
             ..self
         }
+    }
+
+    /// Connects only to the server with this ID, as far as the one at the address reports one.
+    pub(crate) fn meaning(self, id: NodeId, without_id: WithoutId) -> Peer {
+        let meant = Some(Meant { id, without_id });
+        Peer { meant, ..self }
+    }
+
+    /// Whether the server is asked for its ID.
+    pub(crate) fn asks_for_id(&self) -> bool {
+        let has_one = |meant: &Meant| !lock(&meant.without_id).contains(&meant.id);
+        self.meant.as_ref().is_some_and(has_one)
+    }
+
+    /// Whether the server that answers like this to the question for its ID may be the one that is meant.
+    pub(crate) fn recognize(&self, reply: &Reply) -> Result<(), Cause> {
+        let Some(meant) = &self.meant else {
+            return Ok(());
+        };
+        match (meant.id.recognizes(reply), reply) {
+            (Recognized::Another, _) => return Err(Cause::OtherServer),
+            (Recognized::NotNow, Reply::Error(text)) => return Err(self.refused(text)),
+            (Recognized::NoId, Reply::Error(_)) => {
+                lock(&meant.without_id).insert(meant.id);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The secrets that no text over a connection with this login may repeat.
@@ -115,6 +163,7 @@ impl Peer {
             credentials: None,
             others: None,
             failures: Arc::default(),
+            meant: None,
         }
     }
 

@@ -83,7 +83,7 @@ impl SetUp {
     pub(super) fn new(
         settings: &RedisConnectionInfo,
         login: Option<&Credentials>,
-        purpose: Purpose<'_>,
+        (purpose, asks_for_id): (Purpose<'_>, bool),
     ) -> SetUp {
         let mut commands = Vec::new();
         if let Some(Credentials { user, password }) = login {
@@ -100,8 +100,12 @@ impl SetUp {
             commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
         }
         let needed = commands.len();
+        if asks_for_id {
+            commands.push(redis::cmd("CLUSTER").arg("MYID").clone());
+        }
+        let first = commands.len() + 1;
         commands.extend(look(purpose));
-        let look = needed + 1..commands.len() + 1;
+        let look = first..commands.len() + 1;
         let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         if locks {
             for script in SCRIPTS {
@@ -208,10 +212,10 @@ impl<'a> SetUpReplies<'a> {
     pub(super) fn next(&mut self, reply: Reply) -> Result<(), Cause> {
         self.answered += 1;
         let is_hello = self.set_up.hello == self.answered;
-        // A name that, for example, a busy server does not take now is no reason to do without the server.
-        let is_name = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
+        // The ID of the server is asked for in between.
+        let is_id = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
         match reply {
-            Reply::Error(_) if is_name => {}
+            id if is_id => self.peer.recognize(&id)?,
             Reply::Error(text) => {
                 let cause = self.peer.refused(&text);
                 // If INFO is merely not answered now, the run id can be had later.

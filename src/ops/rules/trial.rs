@@ -27,6 +27,8 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
         }
+        Cause::Announced(announced) if !announced.cause.is_silence() => "look at its address",
+        Cause::OtherServer => "look at its address",
         Cause::Tls(_) => "look at its certificate, and at what this program trusts and shows",
         Cause::NoThread(_) | Cause::NoSocket(_) => "raise the limits of this process",
         Cause::NoMaster(..) => "look at the servers that are asked for it",

@@ -5,7 +5,8 @@
 //! - `resp`: the wire protocol (`sha1`: hashes of scripts)
 //! - `server_info`: the fields of INFO
 //! - `companions`: the keys beside a lock's
-//! - `server_entry`: the ID of a server in the map of a Redis Cluster
+//! - `node_id`: the ID of a server of a Redis Cluster, and whether the server at an address is the one that is meant
+//! - `server_entry`: a server's entry in the map of a Redis Cluster
 //! - `slots`: which server of a Redis Cluster owns a key
 //! - `witness_keys`: the keys that a witness may have there
 //! - `node_queue`: the processes that wait for a lock, as its nodes report them
@@ -21,6 +22,7 @@ pub(crate) mod companions;
 pub(crate) mod dialect;
 pub(crate) mod kind;
 pub(crate) mod kind_votes;
+pub(crate) mod node_id;
 pub(crate) mod node_queue;
 pub(crate) mod resp;
 pub(crate) mod script;

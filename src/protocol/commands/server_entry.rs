@@ -1,16 +1,14 @@
-//! The ID and the IP address in a server's entry of CLUSTER SLOTS.
+//! A server's entry of CLUSTER SLOTS: its address, and the ID and the IP address in it.
 
 use core::net::IpAddr;
 
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::commands::resp::Reply;
-
-/// The length of a server's ID, in hexadecimal digits.
-const ID_LENGTH: usize = 40;
 
 /// A server, whatever it is called. (Two processes may have one ID, at two addresses, after a restart elsewhere.)
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServerId {
-    pub(crate) id: String,
+    pub(crate) id: NodeId,
     address: (IpAddr, u16),
 }
 
@@ -30,14 +28,13 @@ pub(crate) fn server_entry(entry: &Reply) -> Option<ServerEntry> {
     let [host, Reply::Int(port), Reply::Bulk(id), more @ ..] = &entry[..] else {
         return None;
     };
-    let id = str::from_utf8(id).ok()?;
-    let is_id = id.len() == ID_LENGTH && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let id = NodeId::of(id)?;
     let host = text(host).filter(|host| !matches!(*host, "" | "?"));
     let host = host.map(str::to_owned);
     let ip = announced_ip(more).map_or_else(|| host.clone(), |ip| Some(ip.to_owned()))?;
-    let ip: IpAddr = ip.parse().ok().filter(|_| is_id)?;
+    let ip: IpAddr = ip.parse().ok()?;
     let server = ServerId {
-        id: id.to_owned(),
+        id,
         address: (ip.to_canonical(), u16::try_from(*port).ok()?),
     };
     Some(ServerEntry {
@@ -54,7 +51,7 @@ fn text(reply: &Reply) -> Option<&str> {
 }
 
 /// The IP address in what is behind the ID in an entry.
-pub(crate) fn announced_ip(more: &[Reply]) -> Option<&str> {
+fn announced_ip(more: &[Reply]) -> Option<&str> {
     let [Reply::Array(fields)] = more else {
         return None;
     };
@@ -63,4 +60,26 @@ pub(crate) fn announced_ip(more: &[Reply]) -> Option<&str> {
         [Reply::Bulk(name), ip] if name == b"ip" => text(ip),
         _ => None,
     })
+}
+
+/// The address in a server's entry. Without a host it is that of the server that was asked. (With the host "?" the
+/// server has no host name, where host names are announced: its IP address is behind its ID.)
+pub(crate) fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
+    let Reply::Array(entry) = entry else {
+        return None;
+    };
+    let [host, Reply::Int(port), more @ ..] = &entry[..] else {
+        return None;
+    };
+    let host = match host {
+        Reply::Nil => asked,
+        Reply::Bulk(host) => str::from_utf8(host).ok()?,
+        _ => return None,
+    };
+    let host = match host {
+        "" => asked,
+        "?" => announced_ip(more.get(1..).unwrap_or_default()).unwrap_or(asked),
+        host => host,
+    };
+    Some((host, u16::try_from(*port).ok()?))
 }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::protocol::commands::companions::tag;
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::server_entry::{ServerEntry, announced_ip, server_entry};
+use crate::protocol::commands::server_entry::{ServerEntry, endpoint, server_entry};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::endpoint::Endpoint;
 
@@ -37,6 +38,8 @@ pub(crate) struct SlotMap {
     ranges: BTreeMap<u16, (u16, usize)>,
     /// The servers with an ID, by the names that the map gives them.
     entries: BTreeMap<Endpoint, ServerEntry>,
+    /// The ID of each server that has one, in all its entries the same.
+    ids: BTreeMap<Endpoint, NodeId>,
 }
 
 impl SlotMap {
@@ -68,6 +71,11 @@ impl SlotMap {
     /// All servers, masters first.
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Endpoint> {
         self.masters.iter().chain(&self.replicas)
+    }
+
+    /// The ID of a server, if the map has one for it.
+    pub(crate) fn id(&self, server: &Endpoint) -> Option<NodeId> {
+        self.ids.get(server).copied()
     }
 
     /// The masters that own slots.
@@ -131,6 +139,9 @@ impl SlotMap {
             for server in self.masters.iter_mut().chain(&mut self.replicas) {
                 *server = name(names, server).clone();
             }
+            let ids = std::mem::take(&mut self.ids).into_iter();
+            let ids = ids.map(|(own, id)| (name(names, &own).clone(), id));
+            self.ids = ids.collect();
         }
     }
 
@@ -149,6 +160,8 @@ pub(crate) struct SlotRanges<'a> {
     replicas: Indices,
     /// The entry of each master and of each replica. `None`: it has no ID, or several.
     entries: [Vec<Option<ServerEntry>>; 2],
+    /// In the same order, the ID alone, which has to be known also of a server without an IP address.
+    ids: [Vec<Option<NodeId>>; 2],
 }
 
 /// The indices of servers, by host and port.
@@ -181,6 +194,7 @@ impl<'a> SlotRanges<'a> {
             masters: Indices::default(),
             replicas: Indices::default(),
             entries: Default::default(),
+            ids: Default::default(),
         }
     }
 
@@ -199,42 +213,55 @@ impl<'a> SlotRanges<'a> {
         let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
         let (first, last) = (number(first)?, number(last)?);
         let [masters, others] = &mut self.entries;
+        let [master_ids, other_ids] = &mut self.ids;
         let name = endpoint(master, self.asked)?;
         let index = self.masters.of(name, &mut self.map.masters);
         self.map.ranges.insert(last, (first, index));
         note(masters, index, server_entry(master));
+        note(master_ids, index, NodeId::of_entry(master));
         for replica in replicas {
             let name = endpoint(replica, self.asked)?;
             let index = self.replicas.of(name, &mut self.map.replicas);
             note(others, index, server_entry(replica));
+            note(other_ids, index, NodeId::of_entry(replica));
         }
         let servers = self.map.masters.len() + self.map.replicas.len();
         (servers <= MOST_SERVERS).then_some(())
     }
 
     pub(crate) fn map(mut self) -> SlotMap {
-        let mut entries = BTreeMap::new();
-        for (name, entry) in self.map.servers().zip(self.entries.into_iter().flatten()) {
-            let before = entries.entry(name.clone()).or_insert_with(|| entry.clone());
-            if *before != entry {
-                *before = None;
-            }
-        }
+        let entries = by_name(&self.map, self.entries);
+        let ids = by_name(&self.map, self.ids);
         // An ID of two servers is that of neither.
         let mut counts = BTreeMap::new();
-        for entry in entries.values().flatten() {
-            *counts.entry(entry.server.id.clone()).or_insert(0) += 1;
+        for entry in entries.values() {
+            *counts.entry(entry.server.id).or_insert(0) += 1;
         }
-        let entries = entries.into_iter();
-        let entries = entries.filter_map(|(name, entry)| Some((name, entry?)));
         let is_one = |(_, entry): &(_, ServerEntry)| counts.get(&entry.server.id) == Some(&1);
-        self.map.entries = entries.filter(is_one).collect();
+        self.map.entries = entries.into_iter().filter(is_one).collect();
+        self.map.ids = ids;
         self.map
     }
 }
 
-/// Notes the entry of the server of this index. One that has two has none.
-fn note(all: &mut Vec<Option<ServerEntry>>, index: usize, entry: Option<ServerEntry>) {
+/// The items of the servers, by their names. A name with two has none.
+fn by_name<T: Clone + PartialEq>(
+    map: &SlotMap,
+    items: [Vec<Option<T>>; 2],
+) -> BTreeMap<Endpoint, T> {
+    let mut all = BTreeMap::new();
+    for (name, item) in map.servers().zip(items.into_iter().flatten()) {
+        let before = all.entry(name.clone()).or_insert_with(|| item.clone());
+        if *before != item {
+            *before = None;
+        }
+    }
+    let all = all.into_iter();
+    all.filter_map(|(name, item)| Some((name, item?))).collect()
+}
+
+/// Notes an item of the entry of the server of this index. One that has two has none.
+fn note<T: PartialEq>(all: &mut Vec<Option<T>>, index: usize, entry: Option<T>) {
     match all.get_mut(index) {
         Some(before) if *before != entry => *before = None,
         Some(_) => {}
@@ -261,28 +288,6 @@ pub(crate) fn combinations(maps: &[Arc<SlotMap>]) -> Vec<u16> {
 /// The message about a Cluster that has no server for some slots.
 pub(crate) fn unserved(slots: usize) -> String {
     format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
-}
-
-/// The address in a server's entry. Without a host it is that of the server that was asked. (With the host "?" the
-/// server has no host name, where host names are announced: its IP address is behind its ID.)
-fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
-    let Reply::Array(entry) = entry else {
-        return None;
-    };
-    let [host, Reply::Int(port), more @ ..] = &entry[..] else {
-        return None;
-    };
-    let host = match host {
-        Reply::Nil => asked,
-        Reply::Bulk(host) => str::from_utf8(host).ok()?,
-        _ => return None,
-    };
-    let host = match host {
-        "" => asked,
-        "?" => announced_ip(more.get(1..).unwrap_or_default()).unwrap_or(asked),
-        host => host,
-    };
-    Some((host, u16::try_from(*port).ok()?))
 }
 
 #[cfg(test)]

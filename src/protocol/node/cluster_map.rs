@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::cluster_answers::slot_at;
@@ -71,6 +72,11 @@ pub(crate) enum ToAsk {
 impl ClusterMap {
     pub(crate) fn map(&self) -> Option<&Arc<SlotMap>> {
         self.map.as_ref()
+    }
+
+    /// The ID of the server that is meant by this name, where the map has one.
+    pub(crate) fn meant(&self, server: &Endpoint) -> Option<NodeId> {
+        self.map.as_ref()?.id(server)
     }
 
     /// Records at this time that the server at `from` reported `to` as the slot's owner. Returns whether the map has

@@ -803,7 +803,7 @@ fn a_wrong_password_is_refused_for_good() {
 fn a_user_has_the_rights_that_locks_need() {
     let cluster = Cluster::masters(3);
     let rights = "ACL SETUSER u on >secret ~* &redlock* -@all +set +get +del +pttl +pexpire +eval +evalsha \
-        +script|load +time +cluster|shards +cluster|slots +asking +info +ping +subscribe +unsubscribe +ssubscribe \
+        +script|load +time +cluster|shards +cluster|slots +cluster|myid +asking +info +ping +subscribe +unsubscribe +ssubscribe \
         +sunsubscribe +publish +spublish";
     for node in &cluster.nodes {
         let words: Vec<&str> = rights.split_whitespace().collect();

@@ -1,0 +1,163 @@
+//! The ID by which the servers of a Redis Cluster name each other (rule R43).
+
+use crate::errors::server_error::{Meaning, NO_CLUSTER};
+use crate::protocol::commands::resp::Reply;
+use crate::protocol::mutants::{Mutant, mutant};
+
+/// The length of a server's ID, in hexadecimal digits.
+const LENGTH: usize = 40;
+
+/// The ID of a server of a Redis Cluster. It stays through restarts and changes of the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId([u8; LENGTH]);
+
+/// Whether the server at an address is the one that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recognized {
+    It,
+    Another,
+    /// The server does not report an ID: a proxy, a service without that command, a user who may not ask for it.
+    NoId,
+    /// The server does not answer that now.
+    NotNow,
+}
+
+impl NodeId {
+    pub(crate) fn of(text: &[u8]) -> Option<NodeId> {
+        let is_id = text.iter().all(u8::is_ascii_hexdigit);
+        let id: [u8; LENGTH] = text.try_into().ok().filter(|_| is_id)?;
+        Some(NodeId(id.map(|digit| digit.to_ascii_lowercase())))
+    }
+
+    /// The ID in a server's entry of CLUSTER SLOTS: from Redis 4 on it is the third item.
+    pub(crate) fn of_entry(entry: &Reply) -> Option<NodeId> {
+        match entry {
+            Reply::Array(items) => match &items[..] {
+                [_, _, Reply::Bulk(id), ..] => NodeId::of(id),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether the server that replies like this to CLUSTER MYID is the one with this ID.
+    pub(crate) fn recognizes(&self, reply: &Reply) -> Recognized {
+        let other = match mutant(Mutant::AnyServerIsMeant) {
+            true => Recognized::It,
+            false => Recognized::Another,
+        };
+        match reply {
+            Reply::Bulk(id) => match NodeId::of(id) {
+                Some(id) if id == *self => Recognized::It,
+                Some(_) => other,
+                None => Recognized::NoId,
+            },
+            Reply::Error(text) if text.contains(NO_CLUSTER) => other,
+            Reply::Error(text) => match Meaning::of(text) {
+                Meaning::NoLogin => Recognized::NotNow,
+                meaning if meaning.is_not_now() => Recognized::NotNow,
+                _ => Recognized::NoId,
+            },
+            _ => Recognized::NoId,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::proof::fixtures::each_is_found;
+    use crate::protocol::commands::slots::SlotMap;
+
+    const ID: &str = "07c37dfeb235213a872192d90877d0cd55635b91";
+    const OTHER: &str = "67ed2db8d677e59ec4a4cefb06858cf2a1a89fa1";
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.into())
+    }
+
+    fn wrong() -> Vec<String> {
+        let id = NodeId::of(ID.as_bytes()).unwrap();
+        let error = |text: &str| Reply::Error(text.into());
+        let rows = [
+            (bulk(ID), Recognized::It),
+            (bulk(&ID.to_uppercase()), Recognized::It),
+            (bulk(OTHER), Recognized::Another),
+            (
+                error("ERR This instance has cluster support disabled"),
+                Recognized::Another,
+            ),
+            (
+                error("NOPERM this user has no permissions to run the 'cluster|myid' command"),
+                Recognized::NoId,
+            ),
+            (error("ERR unknown command 'CLUSTER'"), Recognized::NoId),
+            (error("ERR Unknown subcommand"), Recognized::NoId),
+            (bulk("proxy-1"), Recognized::NoId),
+            (bulk(&ID[1..]), Recognized::NoId),
+            (Reply::Nil, Recognized::NoId),
+            (error("LOADING Redis is loading"), Recognized::NotNow),
+            (error("BUSY Redis is busy"), Recognized::NotNow),
+            (error("NOAUTH Authentication required."), Recognized::NotNow),
+        ];
+        let wrong = rows
+            .iter()
+            .filter(|(reply, expected)| id.recognizes(reply) != *expected);
+        wrong.map(|row| format!("{row:?}")).collect()
+    }
+
+    #[test]
+    fn a_server_is_the_one_that_is_meant_if_both_ids_are_known_and_alike() {
+        assert_eq!(wrong(), Vec::<String>::new());
+        each_is_found(&[Mutant::AnyServerIsMeant], wrong);
+    }
+
+    #[test]
+    fn an_entry_has_its_id_behind_host_and_port() {
+        let entry = |id: &[&str]| {
+            let items = [bulk("10.0.0.1"), Reply::Int(7000)];
+            Reply::Array(
+                items
+                    .into_iter()
+                    .chain(id.iter().map(|id| bulk(id)))
+                    .collect(),
+            )
+        };
+        assert_eq!(NodeId::of_entry(&entry(&[ID])), NodeId::of(ID.as_bytes()));
+        for without in [&[][..], &["id"], &[&ID[1..]]] {
+            assert_eq!(NodeId::of_entry(&entry(without)), None);
+        }
+        assert_eq!(NodeId::of_entry(&Reply::Nil), None);
+    }
+
+    /// A map that shows a server with two IDs has none for it.
+    #[test]
+    fn a_map_has_the_id_of_a_server_under_the_name_that_it_is_known_by() {
+        let entry = |host: &str, id: &str| Reply::Array(vec![bulk(host), Reply::Int(1), bulk(id)]);
+        let range = |slot: i64, servers: Vec<Reply>| {
+            let slots = [Reply::Int(slot), Reply::Int(slot)];
+            Reply::Array(slots.into_iter().chain(servers).collect())
+        };
+        let reply = Reply::Array(vec![
+            range(0, vec![entry("a", ID), entry("r", OTHER)]),
+            range(1, vec![entry("a", ID), entry("b", "id")]),
+            range(2, vec![entry("two", ID)]),
+            range(3, vec![entry("two", OTHER)]),
+        ]);
+        let mut map = SlotMap::of(&reply, "asked").unwrap();
+        let name = |host: &str| (host.to_owned(), 1);
+        map.rename(&BTreeMap::from([(name("a"), name("c"))]));
+        for (host, expected) in [
+            ("a", None),
+            ("c", Some(ID)),
+            ("r", Some(OTHER)),
+            ("b", None),
+            ("two", None),
+        ] {
+            let expected = expected.and_then(|id| NodeId::of(id.as_bytes()));
+            assert_eq!(map.id(&name(host)), expected, "{host}");
+        }
+    }
+}
