@@ -43,7 +43,7 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 38] = [
+const ELSEWHERE: [Mutant; 39] = [
     Mutant::FewGiveOtherSlots,
     Mutant::GivenUpIsHeeded,
     Mutant::LeaveMark,
@@ -61,6 +61,7 @@ const ELSEWHERE: [Mutant; 38] = [
     Mutant::NamesAreServers,
     Mutant::NameIsOfTwo,
     Mutant::TwoOfOneName,
+    Mutant::AnyServerIsMeant,
     Mutant::LostSlotIsBack,
     Mutant::AskedAboutItself,
     Mutant::NeighboursAreAsked,
