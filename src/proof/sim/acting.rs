@@ -11,6 +11,7 @@ use super::world::{Count, Event, TokenHistory, World};
 use crate::protocol::calls::fencing::{Fenced, Fencing};
 use crate::protocol::calls::lease::{Extended, Extension};
 use crate::protocol::commands::kind::{Kind, Mark};
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
@@ -232,7 +233,7 @@ impl World {
             }
             Fenced::Token(number) => self.fenced(c, &held, number, since),
             Fenced::Lost(_) => self.checks.tokens[held.token].belief = None,
-            Fenced::Unavailable(_) => {}
+            Fenced::Unavailable(_) => self.is_undecided(c, thread, held.token),
         }
         let until = self.t + self.hold();
         self.clients[c].threads[thread].doing = Doing::Holds(held, until);
@@ -265,11 +266,13 @@ impl World {
             }
             Extended::Lost(_) => {
                 self.is_lost(c, held.token, valid);
-                self.check(held.lease.left(now).is_zero(), || {
-                    format!("client {c}: {} is lost, and still valid", held.token)
-                });
+                self.check(
+                    Promise::LossReported,
+                    held.lease.left(now).is_zero(),
+                    || format!("client {c}: {} is lost, and still valid", held.token),
+                );
             }
-            Extended::Unavailable(_) => {}
+            Extended::Unavailable(_) => self.is_undecided(c, thread, held.token),
         }
         let until = self.t + self.hold();
         self.clients[c].threads[thread].doing = Doing::Holds(held, until);
@@ -346,9 +349,11 @@ impl World {
             let (yes, quorum) = (on.extended.or(on.rel), self.quorum());
             // A permit is shortened in another slot, too.
             let any_slot = self.conditions.permits().is_some();
-            self.check(yes.len() >= quorum || any_slot, || {
-                format!("client {c}: {token} is shortened by {yes:?}")
-            });
+            self.check(
+                Promise::SoundAnswer,
+                yes.len() >= quorum || any_slot,
+                || format!("client {c}: {token} is shortened by {yes:?}"),
+            );
         }
         // Nodes that are away now learn it when they are back. A server that takes another one's place may not have it.
         self.checks.tokens[token].shortened = !self.conditions.fails_over;
@@ -381,7 +386,10 @@ impl World {
             Doing::Keeps(keeping) => self.renewed(c, thread, keeping, answer),
             Doing::Shortens(token) => self.shortened(c, thread, token, &answer),
             Doing::Releases(releasing) => self.given_back(c, thread, releasing, answer),
-            _ => self.violated(format!("client {c}: an answer without a caller")),
+            _ => self.violated(
+                Promise::Fits,
+                format!("client {c}: an answer without a caller"),
+            ),
         }
     }
 }

@@ -3,6 +3,20 @@
 use std::time::Duration;
 
 pub(crate) use crate::proof::random::Random;
+use crate::protocol::mutants::Promise;
+
+/// A promise that was not kept, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) promise: Promise,
+    pub(crate) what: String,
+}
+
+impl Violation {
+    pub(super) fn of(promise: Promise, what: String) -> Violation {
+        Violation { promise, what }
+    }
+}
 
 /// Times are in microseconds of a clock that no part of the world can read.
 pub(super) const MS: u64 = 1000;

@@ -48,6 +48,8 @@ pub(super) struct Client {
     /// The process was killed.
     pub(super) dead: bool,
     pub(super) clocks: Clocks,
+    /// Until when something was in the way to each node.
+    pub(super) hindered: Vec<u64>,
     /// When the process is woken next.
     pub(super) wake_at: u64,
 }
@@ -162,6 +164,7 @@ impl Client {
                 })
                 .collect(),
             clocks,
+            hindered: vec![0; nodes],
             wake_at: u64::MAX,
         }
     }
@@ -260,6 +263,8 @@ pub(super) struct Keeping {
     pub(super) extension: Option<Extension>,
     /// When the last extension was answered. `None`: it is under way.
     pub(super) answered: Option<Instant>,
+    /// Since when each node has been without the key.
+    pub(super) gone: [Option<u64>; 5],
 }
 
 impl Keeping {

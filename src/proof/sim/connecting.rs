@@ -34,6 +34,7 @@ impl World {
         let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
         let at = self.t + self.delay(node) + self.delay(node);
         let (client, well) = (c, !refused && luck);
+        self.comes_through(c, node, at);
         self.at(at, Event::Connected { client, node, well });
     }
 
@@ -49,6 +50,9 @@ impl World {
             let at = later.min(self.t + CONNECT_TIMEOUT);
             let (client, well) = (c, !late);
             return self.at(at, Event::Connected { client, node, well });
+        }
+        if !well {
+            self.hinder(c, node, self.t);
         }
         let (fresh, result) = self.shake_hands(c, node, well);
         let (Some(connection), Ok(mut handshake), true) =
@@ -68,6 +72,7 @@ impl World {
                 self.counts[Count::SecondLooks] += 1;
                 let since = self.t;
                 let at = self.t + self.delay(node) + self.delay(node);
+                self.comes_through(c, node, at);
                 self.at(at, Event::LookAgain(self.net.looks.len()));
                 self.net.looks.push(LooksAgain {
                     connection,
@@ -125,6 +130,7 @@ impl World {
             // Long enough for the witness to be old, and for another server to be the master meanwhile.
             let long = if long { 400 * MS } else { 0 };
             let later = self.t + self.delay(node) + self.random.below(long + 1);
+            self.comes_through(c, node, later);
             return self.at(later, Event::LookAgain(at));
         }
         if self.servers[node].instances[instance].is_replica {
@@ -233,7 +239,7 @@ impl World {
             };
             self.net
                 .connections
-                .push(Connection::new(c, node, instance));
+                .push(Connection::new(c, node, instance, t));
             let connection = self.net.connections.len() - 1;
             trace!(
                 self,

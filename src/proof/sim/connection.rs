@@ -47,6 +47,7 @@ pub(super) struct Connection {
     pub(super) demoted: bool,
     /// Its server has refused the keys of queues: the client may do without them from then on.
     pub(super) lacks_queues: bool,
+    pub(super) since: u64,
     pub(super) end: End,
 }
 
@@ -60,7 +61,7 @@ pub(super) enum End {
 }
 
 impl Connection {
-    pub(super) fn new(client: usize, node: usize, instance: usize) -> Connection {
+    pub(super) fn new(client: usize, node: usize, instance: usize, since: u64) -> Connection {
         Connection {
             client,
             node,
@@ -71,6 +72,7 @@ impl Connection {
             inbox: Vec::new(),
             demoted: false,
             lacks_queues: false,
+            since,
             end: End::Open,
         }
     }

@@ -9,7 +9,7 @@ use super::command::commands;
 use super::counts::trace;
 use super::world::{Count, World};
 use crate::errors::cause::Cause;
-use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::mutants::{Mutant, Promise, mutant};
 use crate::protocol::node::event::NodeEvent as CoreEvent;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
@@ -44,7 +44,7 @@ impl World {
                 return;
             }
         }
-        self.violated(format!("client {c} spins"));
+        self.violated(Promise::AllEnds, format!("client {c} spins"));
     }
 
     /// Wakes the threads that wait for news when there is any, and counts what happened.
@@ -77,7 +77,7 @@ impl World {
         let mut instances = self.servers[node].instances.iter();
         let was_set = instances.any(|one| one.clock.last_set.is_some());
         let stood_still = self.clients[c].clocks.has_been_suspended();
-        self.check(was_set || stood_still, || {
+        self.check(Promise::Available, was_set || stood_still, || {
             format!("client {c}: node {node} gives no votes, and its clock was not set")
         });
     }
@@ -249,9 +249,10 @@ impl World {
 
     fn write(&mut self, c: usize, node: usize, bytes: &[u8]) -> Result<(), Cause> {
         let Some(connection) = self.clients[c].driver.connections[node] else {
-            self.violated(format!(
-                "client {c} writes to node {node} without a connection"
-            ));
+            self.violated(
+                Promise::Fits,
+                format!("client {c} writes to node {node} without a connection"),
+            );
             return Ok(());
         };
         commands(bytes, |set, token| {

@@ -30,6 +30,7 @@ impl World {
         if self.conditions.is_set() {
             return self.change_set(node);
         }
+        self.servers[node].has_changed = true;
         let replicas = self.servers[node].replicas();
         let replica = match replicas.is_empty() {
             true => None,

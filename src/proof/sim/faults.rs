@@ -115,6 +115,7 @@ impl World {
         self.restart(node);
         self.cut_subscriptions(true, |_, of| of == node);
         let (history, own_data) = (self.history(), !loses && self.random.chance(50));
+        self.servers[node].has_changed = true;
         let here = self.servers[node].here_mut();
         here.start(self.t, history, own_data);
     }
@@ -131,6 +132,11 @@ impl World {
     /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
     pub(super) fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
         let ways = self.random.below(3);
+        for c in 0..self.clients.len() {
+            if client.is_none_or(|client| client == c) {
+                self.hinder(c, node, until);
+            }
+        }
         for connection in &mut self.net.connections {
             if connection.node == node && client.is_none_or(|client| connection.client == client) {
                 connection.hold(until, ways != 1, ways != 2);

@@ -8,6 +8,7 @@ use super::counts::trace;
 use super::world::{Count, World};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::renewals::{Due, Renewed};
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::Answer;
 use crate::values::arithmetic::NodeSet;
 use crate::values::clock::Point;
@@ -15,14 +16,21 @@ use crate::values::clock::Point;
 impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {
         let now = self.clients[c].clocks.point(self.t);
-        let max_hold = held.lease.held(now) + Duration::from_micros(self.random.below(400 * MS));
+        // Long ttls are renewed, too, where little depends on when waiters get the lock.
+        let long = match self.conditions.waits && !self.conditions.guarded {
+            true => 6,
+            false => 1,
+        };
+        let most = Duration::from_micros(self.random.below(400 * long * MS));
+        let max_hold = held.lease.held(now) + most;
         let keeping = Keeping {
             due: held.lease.keep(max_hold, |_, max| max, now),
             max_hold,
-            until: self.t + self.random.below(800 * MS),
+            until: self.t + self.random.below(800 * long.min(3) * MS),
             held,
             extension: None,
             answered: Some(now.mono),
+            gone: [None; 5],
         };
         self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
     }
@@ -30,7 +38,8 @@ impl World {
     /// A renewal is due, or the holder releases the lock.
     pub(super) fn keep(&mut self, c: usize, thread: usize, mut keeping: Keeping) {
         let now = self.clients[c].clocks.point(self.t);
-        if keeping.until <= self.t || self.quiet {
+        let is_over = self.quiet && (self.conditions.guarded || !self.conditions.waits);
+        if keeping.until <= self.t || is_over {
             keeping.held.lease.stop_renewal();
             return self.release(c, thread, keeping.held);
         }
@@ -38,7 +47,7 @@ impl World {
             Due::Renew(extension, op) => {
                 let held = keeping.held.lease.held(now);
                 let max = keeping.max_hold;
-                self.check(held < max, || {
+                self.check(Promise::Bounds, held < max, || {
                     format!("client {c}: renewed after {held:?}, where the bound is {max:?}")
                 });
                 self.begin(c, thread);
@@ -53,7 +62,10 @@ impl World {
                 self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
             }
             Due::Lost(loss) => self.kept_is_lost(c, thread, keeping, loss.reason, now),
-            Due::Ended => self.violated(format!("client {c}: the renewal of a kept lock ended")),
+            Due::Ended => self.violated(
+                Promise::Fits,
+                format!("client {c}: the renewal of a kept lock ended"),
+            ),
         }
     }
 
@@ -67,7 +79,10 @@ impl World {
         self.in_time(c, thread, 2 * NODE_TIMEOUT);
         let now = self.clients[c].clocks.point(self.t);
         let Some(extension) = keeping.extension.take() else {
-            return self.violated(format!("client {c}: no renewal is under way"));
+            return self.violated(
+                Promise::Fits,
+                format!("client {c}: no renewal is under way"),
+            );
         };
         let (due, valid) = (keeping.due, !keeping.held.lease.left(now).is_zero());
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
@@ -83,11 +98,16 @@ impl World {
                 }
                 keeping.due = next;
             }
-            Renewed::Unavailable { retry, .. } => keeping.due = retry,
+            Renewed::Unavailable { retry, .. } => {
+                self.is_undecided(c, thread, keeping.token());
+                keeping.due = retry;
+            }
             Renewed::Lost(loss) => {
                 return self.kept_is_lost(c, thread, keeping, loss.reason, now);
             }
-            Renewed::Ended => return self.violated(format!("client {c}: the renewal has ended")),
+            Renewed::Ended => {
+                return self.violated(Promise::Fits, format!("client {c}: the renewal has ended"));
+            }
         }
         keeping.answered = Some(now.mono);
         self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
@@ -113,9 +133,11 @@ impl World {
         let hung = self.clients[c].clocks.has_hung();
         self.counts[Count::HeldTooLong] += u64::from(reason == LostReason::HoldLimit);
         let over = lease.held(now) >= keeping.max_hold;
-        self.check(reason != LostReason::HoldLimit || over, || {
-            format!("client {c}: {token} was not held for as long as its bound permits")
-        });
+        self.check(
+            Promise::KeepsLock,
+            reason != LostReason::HoldLimit || over,
+            || format!("client {c}: {token} was not held for as long as its bound permits"),
+        );
         // Whatever fails, the renewal is tried again until the end.
         let pause = (ttl / 20)
             .max(Duration::from_micros(NODE_TIMEOUT))
@@ -123,13 +145,17 @@ impl World {
         let since = keeping.answered.unwrap_or(now.mono);
         let since = now.mono.saturating_duration_since(since);
         let late = since > pause + Duration::from_micros(SLACK);
-        self.check(reason != LostReason::Expired || hung || !late, || {
-            format!("client {c}: {token} was lost {since:?} after its last renewal")
-        });
+        self.check(
+            Promise::KeepsLock,
+            reason != LostReason::Expired || hung || !late,
+            || format!("client {c}: {token} was lost {since:?} after its last renewal"),
+        );
         let well = self.conditions.faultless && !hung && ttl >= Duration::from_millis(60);
-        self.check(reason != LostReason::Expired || !well, || {
-            format!("client {c}: {token} was lost, and nothing is wrong")
-        });
+        self.check(
+            Promise::KeepsLock,
+            reason != LostReason::Expired || !well,
+            || format!("client {c}: {token} was lost, and nothing is wrong"),
+        );
         self.is_lost(c, token, !left.is_zero());
         let mut held = keeping.held;
         held.lease.stop_renewal();

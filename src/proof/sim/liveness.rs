@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::basics::{MS, RESOURCES, SLACK};
+use super::basics::{MS, RESOURCES, SLACK, Violation};
 use super::client::{Call, Client, Doing, Thread};
 use super::server::Server;
 use super::world::{Count, World};
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::Answer;
 
 /// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
@@ -56,9 +57,10 @@ impl World {
             }
         };
         if let Some(wrong) = wrong {
-            self.violated(format!(
-                "client {c}: thread {next_thread} gets a hand-off, but {wrong}"
-            ));
+            self.violated(
+                Promise::InTurn,
+                format!("client {c}: thread {next_thread} gets a hand-off, but {wrong}"),
+            );
         }
     }
 
@@ -101,9 +103,10 @@ impl World {
         }
         self.counts[Count::InOrder] += 1;
         if let Some(other) = before {
-            self.violated(format!(
-                "client {c} goes before client {other}, which came earlier"
-            ));
+            self.violated(
+                Promise::InTurn,
+                format!("client {c} goes before client {other}, which came earlier"),
+            );
         }
     }
 
@@ -217,23 +220,25 @@ impl World {
                 _ => poll,
             };
             let time = self.t.saturating_sub(since);
-            self.check(time <= most, || {
+            self.check(Promise::Served, time <= most, || {
                 format!("{resource} has been free for {time} us, and has waiters")
             });
         }
     }
 
     /// The waiters, queues and subscriptions that are left when all is quiet.
-    pub(super) fn still_waits(&self) -> Option<String> {
+    pub(super) fn still_waits(&self) -> Option<Violation> {
+        let left = |what| Some(Violation::of(Promise::AllEnds, what));
         for (c, client) in self.clients.iter().enumerate() {
             if client.dead {
                 continue;
             }
             if client.threads.iter().any(|thread| thread.call().is_some()) {
-                return Some(format!("client {c}: a thread still waits"));
+                let what = format!("client {c}: a thread still waits");
+                return Some(Violation::of(Promise::Served, what));
             }
             if client.queues.waiters() > 0 {
-                return Some(format!("client {c}: a waiter is left"));
+                return left(format!("client {c}: a waiter is left"));
             }
             let collides = client.held_here.collides();
             let is = |of: u8, token: usize| {
@@ -245,13 +250,13 @@ impl World {
                 let holds = tokens.filter(|token| is(of, *token)).count();
                 let count = client.held_here.counted(&[of]) as usize;
                 if count != holds {
-                    return Some(format!(
+                    return left(format!(
                         "client {c}: {of} counts as held {count} times, not {holds}"
                     ));
                 }
             }
             if !client.listeners.is_empty() {
-                return Some(format!("client {c}: a subscription is left"));
+                return left(format!("client {c}: a subscription is left"));
             }
         }
         None

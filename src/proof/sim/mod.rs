@@ -29,7 +29,7 @@
 //! - `asking` and `sets`: how clients ask the sentinels, and what happens in sets
 //! - the other events: `driving`, `connecting`, `acting`, `waiting` and `kept` at the clients, `network` between them and the
 //!   servers, `serving`, `failover` and `stepping` there; and `faults`
-//! - the checks meanwhile: `safety` and `liveness`
+//! - the checks meanwhile: `safety`, `liveness` and `reach`
 //! - `schedule`: the course of a world; and `tests`, which run many
 //!
 //! `shards` has separate worlds: Redis Clusters, in which operations follow their keys.
@@ -53,6 +53,7 @@ mod kept;
 mod liveness;
 mod network;
 mod place;
+mod reach;
 mod safety;
 mod schedule;
 mod sentinels;

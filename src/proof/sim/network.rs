@@ -11,6 +11,7 @@ use super::counts::trace;
 use super::server::Trouble;
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
+use crate::protocol::mutants::Promise;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 
 /// After this time without a message, the thread checks whether the subscription is still needed.
@@ -65,6 +66,8 @@ impl World {
             way.at = way.at.max(at);
             way.bytes.push_back(part.to_vec());
             let at = way.at;
+            let (client, node) = (stream.client, stream.node);
+            self.comes_through(client, node, at);
             self.at(at, event);
         }
     }
@@ -123,7 +126,8 @@ impl World {
     /// and will be read; the rest is gone.
     pub(super) fn cut(&mut self, connection: usize) {
         self.end(connection, End::Dead);
-        let client = self.net.connections[connection].client;
+        let Connection { client, node, .. } = self.net.connections[connection];
+        self.hinder(client, node, self.t);
         self.at(self.t, Event::Wake(client));
     }
 
@@ -308,7 +312,7 @@ impl World {
             let listeners = &mut self.clients[c].listeners;
             let twice = listeners.iter().any(|one| one.node == node);
             listeners.push(Listener { node, state });
-            self.check(!twice, || {
+            self.check(Promise::Fits, !twice, || {
                 format!("client {c}: two threads subscribe to node {node}")
             });
         }

@@ -6,6 +6,7 @@ use super::counts::trace;
 use super::world::{Belief, Count, Event, TokenHistory, World};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::arithmetic::NodeSet;
 
@@ -26,7 +27,7 @@ impl World {
             bound
         };
         let took = self.t - thread.since;
-        self.check(stood || took <= bound + SLACK, || {
+        self.check(Promise::InTime, stood || took <= bound + SLACK, || {
             format!("client {c}: an operation took {took} us")
         });
     }
@@ -36,6 +37,7 @@ impl World {
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(
+            Promise::SoundAnswer,
             !no || votes.granted.len() + votes.refused.len() >= quorum,
             || format!("client {c}: no with fewer than {quorum} answers"),
         );
@@ -59,12 +61,16 @@ impl World {
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts[Count::Permanent] += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
-        self.check(named > spare || *closed || *useless, || {
-            format!("client {c}: {token} failed, and only {named} nodes are named: {errors}")
-        });
-        self.check(!hopeless || forbidden.len() > spare, || {
-            format!("client {c}: {token} is hopeless, but only {forbidden:?} do not permit it")
-        });
+        self.check(
+            Promise::SoundAnswer,
+            named > spare || *closed || *useless,
+            || format!("client {c}: {token} failed, and only {named} nodes are named: {errors}"),
+        );
+        self.check(
+            Promise::SoundAnswer,
+            !hopeless || forbidden.len() > spare,
+            || format!("client {c}: {token} is hopeless, but only {forbidden:?} do not permit it"),
+        );
     }
 
     /// A try that failed: its releases are written, behind its acquires.
@@ -75,7 +81,8 @@ impl World {
         let answered = history.on.granted.or(history.on.denied).len();
         let mut wrong = None;
         if no && answered < quorum {
-            wrong = Some(format!("no, but {answered} nodes have answered"));
+            let what = format!("no, but {answered} nodes have answered");
+            wrong = Some((Promise::SoundAnswer, what));
         }
         for node in 0..self.servers.len() {
             let Some(sent) = history.set_sent[node] else {
@@ -84,11 +91,12 @@ impl World {
             let behind =
                 history.rel_sent[node] == Some(sent) || !self.net.connections[sent].is_open();
             if !behind && !history.on.denied.has(node) {
-                wrong = Some(format!("the undo of {token} is not written to node {node}"));
+                let what = format!("the undo of {token} is not written to node {node}");
+                wrong = Some((Promise::NothingLeft, what));
             }
         }
-        if let Some(wrong) = wrong {
-            self.violated(format!("client {c}: {wrong}"));
+        if let Some((promise, wrong)) = wrong {
+            self.violated(promise, format!("client {c}: {wrong}"));
         }
     }
 
@@ -101,18 +109,20 @@ impl World {
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
         let granted = self.checks.tokens[token].on.granted.len();
-        self.check(granted >= quorum, || {
+        self.check(Promise::SoundAnswer, granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
         let (now, key) = (self.clients[c].clocks.point(self.t), &lease.key);
-        self.check(!lease.deadline.remaining(now).is_zero(), || {
-            format!("client {c}: granted after its validity")
-        });
+        self.check(
+            Promise::Deadline,
+            !lease.deadline.remaining(now).is_zero(),
+            || format!("client {c}: granted after its validity"),
+        );
         // The first lock of a program lies on all nodes that are well, unless a quorum has granted it before
         // a slow one was asked.
         let well = self.conditions.faultless && !self.conditions.prompt;
         let asked = key.sent_to.and(NodeSet::first(all));
-        self.check(!well || asked.len() == all, || {
+        self.check(Promise::OnAllNodes, !well || asked.len() == all, || {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
         });
         let slot = key.kind.slot();
@@ -127,6 +137,7 @@ impl World {
             self.counts[count] += 1;
         }
         self.check(
+            Promise::SoundAnswer,
             slot.is_some() == self.conditions.permits().is_some(),
             || format!("client {c}: {token} has the slot {slot:?}"),
         );
@@ -158,7 +169,7 @@ impl World {
         if let Some(other) = same_slot.or(beyond).filter(|_| !self.checks.lossy) {
             let client = tokens[other].client;
             let what = format!("clients {client} ({other}) and {c} ({token}) hold {resource}");
-            self.violated(what);
+            self.violated(Promise::OneHolder, what);
         }
     }
 
@@ -175,10 +186,10 @@ impl World {
         self.counts[Count::Extended] += 1;
         let (token, quorum) = (held.token, self.quorum());
         let yes = self.checks.tokens[token].on.extended;
-        self.check(yes.len() >= quorum, || {
+        self.check(Promise::SoundAnswer, yes.len() >= quorum, || {
             format!("client {c}: extended by {yes:?}")
         });
-        self.check(valid, || {
+        self.check(Promise::Deadline, valid, || {
             format!("client {c}: {token} is extended after its deadline")
         });
         self.alone(c, token);
@@ -186,7 +197,7 @@ impl World {
             let before = std::mem::replace(&mut belief.deadline, held.lease.deadline);
             let now = self.clients[c].clocks.point(self.t);
             let shortens = before.is_later(held.lease.deadline, now);
-            self.check(!shortens, || {
+            self.check(Promise::Deadline, !shortens, || {
                 format!("client {c}: {token} is valid for less after its extension")
             });
         }
@@ -197,7 +208,7 @@ impl World {
         self.counts[Count::Lost] += 1;
         let no = self.checks.tokens[token].on.not_held;
         let spare = self.servers.len() - self.quorum();
-        self.check(!valid || no.len() > spare, || {
+        self.check(Promise::SoundAnswer, !valid || no.len() > spare, || {
             format!("client {c}: lost, but only {no:?} no longer hold it")
         });
         self.checks.tokens[token].belief = None;
@@ -207,7 +218,7 @@ impl World {
     pub(super) fn fenced(&mut self, c: usize, held: &Held, number: u64, since: u64) {
         self.counts[Count::Fenced] += 1;
         let now = self.clients[c].clocks.point(self.t);
-        self.check(!held.lease.left(now).is_zero(), || {
+        self.check(Promise::Deadline, !held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
         let resource = self.checks.tokens[held.token].resource;
@@ -219,7 +230,7 @@ impl World {
         let wrong = wrong
             .copied()
             .filter(|_| !self.checks.lossy && !self.checks.uncounted);
-        self.check(wrong.is_none(), || {
+        self.check(Promise::FenceGrows, wrong.is_none(), || {
             format!("client {c}: {number} of {} after {wrong:?}", held.token)
         });
         self.agenda.order += 1;
@@ -241,7 +252,7 @@ impl World {
                 !self.conditions.faultless || self.clients[c].clocks.has_hung()
             }
         };
-        self.check(right, || {
+        self.check(Promise::SoundAnswer, right, || {
             format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")
         });
     }
@@ -257,7 +268,7 @@ impl World {
         for (node, server) in self.servers.iter().enumerate() {
             if server.locks(self.t).any(|lock| lock.1 == token) {
                 let what = format!("node {node}: {token} is still there, and nothing follows");
-                return self.violated(what);
+                return self.violated(Promise::NothingLeft, what);
             }
         }
     }
@@ -281,9 +292,10 @@ impl World {
             slots.any(|(of, slot)| of == token && Some(slot) != own)
         });
         if let Some(node) = stray {
-            self.violated(format!(
-                "node {node}: {token} is in another slot than {own:?}"
-            ));
+            self.violated(
+                Promise::NothingLeft,
+                format!("node {node}: {token} is in another slot than {own:?}"),
+            );
         }
     }
 

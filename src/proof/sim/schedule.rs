@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::agenda::Agenda;
-use super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, PROBED, Random};
+use super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, PROBED, Random, Violation};
 use super::client::{Client, Doing, Thread};
 use super::conditions::{Conditions, Locks};
 use super::connection::Net;
 use super::server::Server;
 use super::world::{Checks, Count, Counts, Event, World};
+use crate::protocol::mutants::Promise;
 use crate::values::arithmetic::Ttl;
 
 impl World {
@@ -87,7 +88,7 @@ impl World {
     }
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
-    pub(super) fn run(&mut self) -> Result<(), String> {
+    pub(super) fn run(&mut self) -> Result<(), Violation> {
         if self.conditions.is_forsaken() {
             return self.run_forsaken();
         }
@@ -142,7 +143,7 @@ impl World {
     }
 
     /// A schedule after which nothing follows: nothing may be left all the same, and no thread.
-    fn run_forsaken(&mut self) -> Result<(), String> {
+    fn run_forsaken(&mut self) -> Result<(), Violation> {
         self.quiet = true;
         self.probe(0);
         // Long after the thread that confirms the release has ended: another one confirms the next.
@@ -191,28 +192,33 @@ impl World {
         }
         let running = |client: &Client| client.running();
         let left = self.clients.iter().find_map(running);
-        left.into_iter().for_each(|left| self.violated(left));
+        left.into_iter()
+            .for_each(|left| self.violated(Promise::AllEnds, left));
     }
 
     /// Anything that is not as it must be when all is quiet.
-    fn left(&self) -> Option<String> {
+    fn left(&self) -> Option<Violation> {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {
                 let history = &self.checks.tokens[token];
                 if history.belief.is_none() && !history.leaked {
-                    return Some(format!("node {node}: {resource} is left behind by {token}"));
+                    let what = format!("node {node}: {resource} is left behind by {token}");
+                    return Some(Violation::of(Promise::NothingLeft, what));
                 }
             }
         }
         if let Some(token) = self.not_shortened() {
-            return Some(format!("{token} was shortened, and a server has it still"));
+            let what = format!("{token} was shortened, and a server has it still");
+            return Some(Violation::of(Promise::NothingLeft, what));
         }
         if self.checks.probes_failed > 0 || self.checks.probes == 0 {
             let (failed, all) = (self.checks.probes_failed, self.checks.probes);
-            return Some(format!("{failed} of {all} locks cannot be acquired"));
+            let what = format!("{failed} of {all} locks cannot be acquired");
+            return Some(Violation::of(Promise::Available, what));
         }
         let not_quiescent = |(at, client): (usize, &Client)| {
-            Some(format!("client {at}: {}", client.not_quiescent()?))
+            let what = format!("client {at}: {}", client.not_quiescent()?);
+            Some(Violation::of(Promise::AllEnds, what))
         };
         let not_quiescent = self.clients.iter().enumerate().find_map(not_quiescent);
         not_quiescent.or_else(|| self.still_waits())
@@ -243,6 +249,7 @@ impl World {
                 Event::InPlace(token) => self.is_in_place(token, true),
             }
             self.watch();
+            self.watch_kept();
             if self.checks.wrong.is_some() {
                 return;
             }

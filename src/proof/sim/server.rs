@@ -22,6 +22,10 @@ pub(super) struct Server {
     pub(super) has_moved: bool,
     /// Until when the server has each trouble.
     troubles: [u64; Trouble::ALL],
+    /// Until when the server did not take all that a client needs.
+    pub(super) troubled_until: u64,
+    /// Started again, replaced, flushed, set forward: with the restart guard it gives no votes for a while.
+    pub(super) has_changed: bool,
     /// The instance that is being asked is the former master.
     pub(super) demoted: bool,
     pub(super) runs_no_scripts: bool,
@@ -60,6 +64,8 @@ impl Server {
             asked: 0,
             has_moved: false,
             troubles: [0; Trouble::ALL],
+            troubled_until: 0,
+            has_changed: false,
             demoted: false,
             runs_no_scripts: random.chance(5),
             clock_is_watched: false,
@@ -141,6 +147,10 @@ impl Server {
 
     pub(super) fn begin(&mut self, trouble: Trouble, until: u64) {
         self.troubles[trouble as usize] = until;
+        // The keys beside locks are not needed.
+        if !matches!(trouble, Trouble::ForbidsQueues) {
+            self.troubled_until = self.troubled_until.max(until);
+        }
     }
 
     pub(super) fn has(&self, trouble: Trouble, t: u64) -> bool {
@@ -155,6 +165,11 @@ impl Server {
     /// The uptime that the server reports: too long by less than the resolution.
     pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
         self.here().age(t) / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
+    }
+
+    /// Whether it lacks what some kinds of locks need.
+    pub(super) fn lacks_scripts(&self) -> bool {
+        self.runs_no_scripts
     }
 
     pub(super) fn flush_scripts(&mut self) {

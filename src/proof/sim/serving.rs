@@ -7,7 +7,7 @@ use super::instance::STEP;
 use super::world::{Count, Event, World};
 use crate::protocol::commands::resp;
 use crate::protocol::commands::scripts::RELEASE_MEMBER;
-use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::mutants::{Mutant, Promise, mutant};
 use crate::testing::store::Store;
 use crate::testing::store::request::parse;
 
@@ -43,6 +43,10 @@ impl World {
             client, demoted, ..
         } = self.net.connections[connection];
         self.servers[node].demoted = demoted;
+        if demoted {
+            // The client learns it by this command.
+            self.hinder(client, node, self.t);
+        }
         let mood = self.servers[node].mood(self.t);
         self.net.connections[connection].lacks_queues |= mood.refuses_keys(args);
         if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
@@ -67,7 +71,7 @@ impl World {
                 let waits = self.first_to_tell(connection, token);
                 let reply = self.release_on(node, token, notifies, args);
                 let untold = waits.filter(|_| reply == b":1\r\n");
-                self.check(untold.is_none(), || {
+                self.check(Promise::Served, untold.is_none(), || {
                     format!(
                         "node {node}: {token} is released, and no waiter is told, as {untold:?}"
                     )
@@ -108,7 +112,7 @@ impl World {
         let reply = store.execute(time, args, &mut |name, resource| {
             let (channel, resource) = (channel(name), resource[0]);
             let heard = self.publish(node, channel, resource);
-            self.check(!heard || own != Some(channel), || {
+            self.check(Promise::Served, !heard || own != Some(channel), || {
                 format!(
                     "client {channel} notifies itself that {resource} is free, and no thread waits there"
                 )
@@ -134,8 +138,10 @@ impl World {
         let again = history.on.set.has(node) && !history.on.refilled.has(node) && !moves;
         let late = history.on.rel.has(node) && !moves;
         self.checks.tokens[token].on.set.add(node);
-        self.check(!again, || format!("{token} is set twice on node {node}"));
-        self.check(!late, || {
+        self.check(Promise::TokenOnce, !again, || {
+            format!("{token} is set twice on node {node}")
+        });
+        self.check(Promise::TokenOnce, !late, || {
             format!("{token} is set after its release on node {node}")
         });
         let reply = self.ask(node, args, None);
@@ -164,7 +170,7 @@ impl World {
         let freed = freed.is_some();
         // Commands that it could not carry out wait.
         let refused = self.counts[Count::Refused] > 0 || self.servers[node].has_moved;
-        self.check(!freed || refused, || {
+        self.check(Promise::NothingLeft, !freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });
         let Some(args) = enqueue else {

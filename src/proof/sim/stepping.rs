@@ -42,6 +42,7 @@ impl World {
         let by = if forward { by } else { -by };
         trace!(self, "the clock of node {node} is set by {by} us");
         self.counts[Count::ClocksSet] += 1;
+        self.servers[node].has_changed = true;
         self.servers[node].instances[instance].clock.set(self.t, by);
         // Numbers that come from clocks are no longer in order.
         self.checks.uncounted = true;

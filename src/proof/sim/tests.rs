@@ -3,9 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::basics::Violation;
 use super::shards::world::{Counts as ShardCounts, ShardWorld};
 use super::world::{Counts, World};
-use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
+use crate::protocol::mutants::{MUTANTS, Mutant, Promise, set_mutant};
 use crate::values::clock;
 
 /// The mutants that few schedules show: five times as many are tried.
@@ -42,51 +43,8 @@ const OF_SETS: [Mutant; 10] = [
     Mutant::UnconfirmedExtends,
 ];
 
-/// The mutants of parts that the simulation does not have, or that hardly any schedule shows: unit tests find them.
-const ELSEWHERE: [Mutant; 39] = [
-    Mutant::FewGiveOtherSlots,
-    Mutant::GivenUpIsHeeded,
-    Mutant::LeaveMark,
-    Mutant::HalfStepWait,
-    Mutant::LookBeforeAcquire,
-    Mutant::LastLookOnly,
-    Mutant::ExtendWhereverHeld,
-    Mutant::RepairHasCounted,
-    Mutant::MarkAfterDeadline,
-    Mutant::OneMarkIsNone,
-    Mutant::NewestCounts,
-    Mutant::JoinedIsNew,
-    Mutant::FewOpen,
-    Mutant::FewAddressesAreMost,
-    Mutant::NamesAreServers,
-    Mutant::NameIsOfTwo,
-    Mutant::TwoOfOneName,
-    Mutant::AnyServerIsMeant,
-    Mutant::LostSlotIsBack,
-    Mutant::AskedAboutItself,
-    Mutant::NeighboursAreAsked,
-    Mutant::RestIsNotAsked,
-    Mutant::SampleConfirmsForLong,
-    Mutant::MovedBeatsMap,
-    Mutant::MovedIsForgotten,
-    Mutant::ReleaseWhereCallBegan,
-    Mutant::ReleaseBesideAcquire,
-    Mutant::NamedForEver,
-    Mutant::LaneKnowsNoServer,
-    Mutant::LaneReadsAlone,
-    Mutant::RecordEndsWithLane,
-    Mutant::SitOutWithoutKeys,
-    Mutant::NamedIsAnyServer,
-    Mutant::FirstAddressSpeaks,
-    Mutant::NamesCountTwice,
-    Mutant::OneSharedAddressIsAll,
-    Mutant::AddressIsSentinel,
-    Mutant::RightsAreForGood,
-    Mutant::DemotionIsOfOne,
-];
-
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 15] = [
+const SHARDS: [Mutant; 16] = [
     Mutant::MembersKeepTheirTimes,
     Mutant::MembersKeyKeepsItsEnd,
     Mutant::NameOfRedirect,
@@ -100,6 +58,7 @@ const SHARDS: [Mutant; 15] = [
     Mutant::OwedOnce,
     Mutant::ReleaseAtOldOwner,
     Mutant::MovedLaneIsKept,
+    Mutant::LedBySlotBefore,
     Mutant::SilenceConfirmsInACluster,
     Mutant::FewMastersConfirm,
 ];
@@ -141,7 +100,7 @@ impl Worlds {
         only: Only,
         traced: bool,
         counts: &mut AllCounts,
-    ) -> Option<Result<(), String>> {
+    ) -> Option<Result<(), Violation>> {
         match self {
             Worlds::Servers => {
                 let mut world = World::new(seed, traced);
@@ -171,13 +130,26 @@ struct AllCounts {
 /// The result of a search: the seeds that fail, and how.
 #[derive(Default)]
 struct Found {
-    failures: Vec<(u64, String)>,
+    failures: Vec<(u64, Violation)>,
     counts: AllCounts,
 }
 
-/// One seed that fails shows a mutant, and ends the search; of a protocol that is to keep its promises, all are reported.
-fn is_enough(mutant: Option<Mutant>, failures: &[(u64, String)]) -> bool {
-    mutant.is_some() && !failures.is_empty()
+/// A mutant, with the promise that it breaks.
+type Breaks = (Mutant, Promise);
+
+impl Found {
+    /// The first seed that breaks this promise.
+    fn shows(&self, promise: Promise) -> Option<&(u64, Violation)> {
+        let shows = |(_, wrong): &&(u64, Violation)| wrong.promise == promise;
+        let found = self.failures.iter().filter(shows);
+        found.min_by_key(|(seed, _)| *seed)
+    }
+
+    /// One seed that breaks its promise shows a mutant, and ends the search; of a protocol that is to keep its promises, all
+    /// seeds that fail are reported.
+    fn is_enough(&self, mutant: Option<Breaks>) -> bool {
+        mutant.is_some_and(|(_, promise)| self.shows(promise).is_some())
+    }
 }
 
 /// The worlds in which a mutant is found.
@@ -190,15 +162,15 @@ fn worlds_of(mutant: Option<Mutant>) -> Worlds {
 
 /// Runs schedules on one thread, from a seed on, until others have found enough.
 fn search(
-    (worlds, mutant): (Worlds, Option<Mutant>),
+    (worlds, mutant): (Worlds, Option<Breaks>),
     from: u64,
     step: u64,
     next: &AtomicU64,
     end: u64,
     over: &AtomicBool,
 ) -> Found {
-    set_mutant(mutant);
-    let only = Only::of(mutant);
+    set_mutant(mutant.map(|(mutant, _)| mutant));
+    let only = Only::of(mutant.map(|(mutant, _)| mutant));
     let mut found = Found::default();
     while !over.load(Ordering::Relaxed) {
         let start = next.fetch_add(step, Ordering::Relaxed);
@@ -210,11 +182,11 @@ fn search(
             // A panic is caught so that the seed can be reported.
             let run = || worlds.run(from + seed, only, false, counts);
             let result = catch_unwind(AssertUnwindSafe(run));
-            let result = result.unwrap_or_else(|_| Some(Err("a panic".into())));
-            if let Some(Err(what)) = result {
-                found.failures.push((from + seed, what));
+            let panicked = |_| Some(Err(Violation::of(Promise::Fits, "a panic".into())));
+            if let Some(Err(wrong)) = result.unwrap_or_else(panicked) {
+                found.failures.push((from + seed, wrong));
             }
-            if is_enough(mutant, &found.failures) {
+            if found.is_enough(mutant) {
                 over.store(true, Ordering::Relaxed);
                 return found;
             }
@@ -224,7 +196,7 @@ fn search(
 }
 
 /// Searches on all cores.
-fn search_all(worlds: Worlds, mutant: Option<Mutant>, from: u64, count: u64) -> Found {
+fn search_all(worlds: Worlds, mutant: Option<Breaks>, from: u64, count: u64) -> Found {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let found: Vec<Found> = std::thread::scope(|scope| {
@@ -282,84 +254,6 @@ fn simulation_of_shards_keeps_every_promise() {
     assert!(never.is_empty() || count < 4_000, "none of {never:?}");
 }
 
-/// A slot leaves a server and comes back while bytes of a connection that has ended are still in the server's socket. The
-/// server reads them for the commands that move the slot, at the latest: while it cannot carry them out.
-#[test]
-fn a_server_that_gets_a_slot_back_has_read_what_dead_connections_left() {
-    shards_keep_every_promise(24_941);
-}
-
-/// A failover ends a move between the steps in which the two servers learn of it: the promoted replica has heard of the
-/// slot's former owner only, and would name it for ever.
-#[test]
-fn servers_agree_in_the_end_on_a_slot_that_moved_as_its_shard_failed_over() {
-    shards_keep_every_promise(61_087);
-}
-
-/// Three Clusters have moved the slot since the client last heard of it: one try does not find out all of that.
-#[test]
-fn a_call_succeeds_although_several_clusters_have_moved_its_slot() {
-    shards_keep_every_promise(44_836);
-}
-
-/// The lane of a call was led to its servers by another slot, which has moved with this one. Acquires on several nodes are
-/// not sent on, so the next try takes the same lane, which must have left those servers.
-#[test]
-fn the_lane_of_a_redirected_acquire_leaves_the_servers_that_do_not_have_its_slot() {
-    shards_keep_every_promise(28_792);
-}
-
-/// The slot that had led the lane to its servers is back there, which the map does not show yet: the lane would be led to
-/// them once more.
-#[test]
-fn a_lane_that_leaves_a_server_is_led_by_the_slot_that_was_redirected() {
-    shards_keep_every_promise(441_877);
-}
-
-/// A server has lost all its slots, and a release that follows its key has found that out. A call still waits for a reply
-/// of that server, which would redirect it: its connection must not end.
-#[test]
-fn a_lane_that_leads_elsewhere_is_left_to_the_calls_that_wait_for_replies() {
-    shards_keep_every_promise(144_635);
-    shards_keep_every_promise(232_410);
-}
-
-/// The call began with one lane, and another one acquired the lock, which nothing else used any longer: a node had not read
-/// the acquire from that one's connection when it read the release.
-#[test]
-fn a_lock_is_released_behind_its_acquire_over_another_lane_than_its_call_s() {
-    shards_keep_every_promise(421_166);
-}
-
-/// A release follows its key to another lane, and overtakes there what a dead connection of the first one has left at the
-/// server of another Cluster.
-#[test]
-fn a_release_that_was_sent_on_may_overtake_its_acquire_and_is_repeated_behind_it() {
-    shards_keep_every_promise(71_536);
-}
-
-fn shards_keep_every_promise(seed: u64) {
-    keep_every_promise(Worlds::Shards, seed);
-}
-
-/// A clock is set, and then the server is started again: its uptime is measured by that clock, and does not count the step.
-#[test]
-fn an_uptime_counts_no_step_before_the_start() {
-    keep_every_promise(Worlds::Servers, 544_300);
-}
-
-/// Two waiters have split the votes three times, and pause for longer than a free lock waits otherwise.
-#[test]
-fn waiters_pause_after_split_votes() {
-    keep_every_promise(Worlds::Servers, 169_670);
-}
-
-fn keep_every_promise(worlds: Worlds, seed: u64) {
-    let counts = &mut AllCounts::default();
-    let result = worlds.run(seed, Only::default(), false, counts);
-    assert_eq!(result, Some(Ok(())), "seed {seed}");
-}
-
 /// A client that is cut off together with a master goes on with it, as the guide warns.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
@@ -372,14 +266,14 @@ fn without_min_replicas_to_write_a_simulated_partition_makes_two_holders() {
         world.conditions.be_careless();
         world.run().err()
     });
-    assert!(failure.is_some_and(|failure| failure.contains(" hold ")));
+    assert!(failure.is_some_and(|wrong| wrong.promise == Promise::OneHolder));
 }
 
 /// For each mutant the seed that showed it when all were searched for last. (`ACCEPT=1` searches for all again.)
 const SEEDS: &str = "src/proof/sim/seeds.txt";
 
 /// Searches for a mutant in its worlds. The seed that showed it last is tried first, if it is among those to be searched.
-fn search_for(mutant: Mutant, listed: &str) -> Found {
+fn search_for((mutant, promise): Breaks, listed: &str) -> Found {
     let times = if RARE.contains(&mutant) { 5 } else { 1 };
     let count = times * number("SIM_COUNT", 20_000);
     let worlds = worlds_of(Some(mutant));
@@ -387,12 +281,12 @@ fn search_for(mutant: Mutant, listed: &str) -> Found {
     let row = listed.lines().find_map(|row| row.strip_prefix(&name));
     let seed = row.and_then(|seed| seed.parse().ok());
     if let Some(seed) = seed.filter(|seed| *seed < count) {
-        let found = search_all(worlds, Some(mutant), seed, 1);
-        if !found.failures.is_empty() {
+        let found = search_all(worlds, Some((mutant, promise)), seed, 1);
+        if found.shows(promise).is_some() {
             return found;
         }
     }
-    search_all(worlds, Some(mutant), 0, count)
+    search_all(worlds, Some((mutant, promise)), 0, count)
 }
 
 #[test]
@@ -404,28 +298,28 @@ fn simulation_finds_every_mutant() {
     let listed = if accept { "" } else { &listed };
     let mut seeds = String::new();
     let mut missed = Vec::new();
-    for (mutant, rule, what) in MUTANTS.iter().copied() {
+    for (mutant, rule, what, promise) in MUTANTS.iter().copied() {
         let is_other = |only: &String| *only != format!("{mutant:?}");
-        if ELSEWHERE.contains(&mutant) || only.as_ref().is_some_and(is_other) {
+        if promise == Promise::UnitTest || only.as_ref().is_some_and(is_other) {
             continue;
         }
         let started = clock::instant();
-        let found = search_for(mutant, listed);
+        let found = search_for((mutant, promise), listed);
         let took = started.elapsed();
-        match found.failures.into_iter().next() {
-            Some((seed, failure)) => {
-                println!("{mutant:?} ({rule}): {what}: seed {seed}, {took:.1?}: {failure}");
-                seeds.push_str(&format!("{mutant:?} {seed}\n"));
-                // Without the mutant, the schedule succeeds.
-                set_mutant(None);
-                let worlds = worlds_of(Some(mutant));
-                let result = worlds.run(seed, Only::default(), false, &mut AllCounts::default());
-                assert_eq!(result, Some(Ok(())), "seed {seed}");
-            }
-            None => missed.push(what),
-        }
+        let Some((seed, wrong)) = found.shows(promise) else {
+            let instead = found.failures.first();
+            missed.push(format!("{mutant:?} ({what}), but {instead:?}"));
+            continue;
+        };
+        println!("{mutant:?} ({rule}): {what}: seed {seed}, {took:.1?}: {wrong:?}");
+        seeds.push_str(&format!("{mutant:?} {seed}\n"));
+        // Without the mutant, the schedule succeeds.
+        set_mutant(None);
+        let worlds = worlds_of(Some(mutant));
+        let result = worlds.run(*seed, Only::default(), false, &mut AllCounts::default());
+        assert_eq!(result, Some(Ok(())), "seed {seed}");
     }
-    assert!(missed.is_empty(), "not found: {missed:?}");
+    assert!(missed.is_empty(), "not found: {missed:#?}");
     if accept && only.is_none() {
         std::fs::write(SEEDS, seeds).unwrap();
     }
@@ -435,7 +329,7 @@ fn simulation_finds_every_mutant() {
 #[ignore = "one seed, with a trace"]
 fn replay() {
     let name = std::env::var("SIM_MUTANT").unwrap_or_default();
-    let named = |(mutant, ..): &&(Mutant, &str, &str)| format!("{mutant:?}") == name;
+    let named = |(mutant, ..): &&(Mutant, &str, &str, Promise)| format!("{mutant:?}") == name;
     let mutant = MUTANTS.iter().find(named).map(|(mutant, ..)| *mutant);
     set_mutant(mutant);
     let worlds = match std::env::var("SIM_WORLDS").as_deref() {

@@ -16,6 +16,7 @@ use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
@@ -157,6 +158,9 @@ impl World {
         self.in_time(c, thread, NODE_TIMEOUT);
         let only_write = done.release.only_write;
         self.released(c, done.token, only_write, &answer.outcome);
+        if !only_write && matches!(answer.outcome, Outcome::Unavailable { .. }) {
+            self.is_unreleased(c, thread, done.token);
+        }
         let (now, mut local) = (self.clients[c].clocks.point(self.t), self.local(c, thread));
         let release = done.release;
         release.answered(done.handed_off, answer, &mut local, || now);
@@ -313,12 +317,12 @@ impl World {
     fn park(&mut self, c: usize, call: &Call, until: u64) -> u64 {
         self.listen(c);
         let contends = self.clients[c].queues.is_polled_for(call.acquire.line());
-        self.check(contends, || {
+        self.check(Promise::Served, contends, || {
             format!("client {c}: no thread polls for {}", call.resource)
         });
         let waits_for = usize::from(call.acquire.resource()[0]);
         let in_order = call.acquire.claimed().all(|name| name < waits_for);
-        self.check(in_order, || {
+        self.check(Promise::InTurn, in_order, || {
             format!("client {c}: waits for {waits_for}, and holds a later name")
         });
         match !self.conditions.prompt && self.random.chance(5) {
@@ -333,11 +337,11 @@ impl World {
             self.begin(c, thread);
             let now = self.now(c);
             let owed = call.attempts == 0 || call.request.turn.is_some() && now < call.soon;
-            self.check(!call.is_over(now) || owed, || {
+            self.check(Promise::Bounds, !call.is_over(now) || owed, || {
                 format!("client {c}: thread {thread} tries after its time")
             });
             let stopped = call.request.must_ask && call.gives_up <= self.t;
-            self.check(!stopped, || {
+            self.check(Promise::Bounds, !stopped, || {
                 format!("client {c}: thread {thread} tries, and its program has not been asked")
             });
         }
@@ -355,7 +359,10 @@ impl World {
     fn take_over(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
         let (token, mail) = (call.served.take(), call.mail.take());
         let Some(token) = token else {
-            return self.violated(format!("client {c}: no hand-off for {thread}"));
+            return self.violated(
+                Promise::Fits,
+                format!("client {c}: no hand-off for {thread}"),
+            );
         };
         call.vain = true;
         call.attempts = call.acquire.attempts();
@@ -375,9 +382,10 @@ impl World {
                 call.stage = Stage::Stands(at);
             }
             Doing::Acquires(_) => self.answered(c, thread, answer),
-            _ => self.violated(format!(
-                "client {c}: thread {thread} had a hand-off, and has left"
-            )),
+            _ => self.violated(
+                Promise::Fits,
+                format!("client {c}: thread {thread} had a hand-off, and has left"),
+            ),
         }
     }
 
@@ -415,16 +423,20 @@ impl World {
                 self.counts[Count::Denied] += 1;
                 // A contender that has a vote has met another one, and tries again for a time.
                 let voted = self.checks.tokens[token].on.granted;
-                self.check(!first || voted.is_empty(), || {
+                self.check(Promise::Available, !first || voted.is_empty(), || {
                     format!("client {c}: {token} is denied, but {voted:?} granted it")
                 });
             }
             (false, false) => {
                 self.counts[Count::Unavailable] += 1;
                 let excused = !self.conditions.faultless || self.clients[c].clocks.has_hung();
-                self.check(excused, || {
+                self.check(Promise::Available, excused, || {
                     format!("client {c}: too few answers, and nothing is wrong")
                 });
+                // A shorter ttl may be over first.
+                if call.request.ttl.duration() >= Duration::from_micros(NODE_TIMEOUT) {
+                    self.is_unserved(c, thread);
+                }
             }
         }
         if !again {
@@ -455,6 +467,7 @@ impl World {
         // A thread behind others in the queue need not ask: they do.
         let asked = call.attempts > 0 || self.waits_for(c, call.resource);
         self.check(
+            Promise::SoundAnswer,
             asked || !matches!(ended, Ended::Failed(WaitFailure::Busy(_))),
             || format!("client {c}: thread {thread} is denied, and no node was asked"),
         );

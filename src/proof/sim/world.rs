@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::agenda::Agenda;
-use super::basics::{RESOURCES, Random};
+use super::basics::{RESOURCES, Random, Violation};
 use super::client::Client;
 use super::conditions::Conditions;
 use super::connection::{Net, SubscriptionEvent};
@@ -11,6 +11,7 @@ use super::counts::counts;
 use super::place::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
+use crate::protocol::mutants::Promise;
 use crate::values::arithmetic::{Deadline, NodeSet, majority};
 
 pub(super) struct World {
@@ -83,7 +84,9 @@ pub(super) struct Checks {
     /// Locks without contention, and how many of them could not be acquired.
     pub(super) probes: u32,
     pub(super) probes_failed: u32,
-    pub(super) wrong: Option<String>,
+    /// When the nodes are looked at next for the keys of kept locks.
+    pub(super) looks_at: u64,
+    pub(super) wrong: Option<Violation>,
 }
 
 /// The history of a token.
@@ -201,6 +204,8 @@ counts! {
     Confirmed,
     Unconfirmed,
     MovedOn,
+    Unserved,
+    GoneWhileKept,
 }
 
 impl World {
@@ -231,13 +236,14 @@ impl World {
         majority(self.servers.len())
     }
 
-    pub(super) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, promise: Promise, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
-            self.violated(what());
+            self.violated(promise, what());
         }
     }
 
-    pub(super) fn violated(&mut self, what: String) {
-        self.checks.wrong.get_or_insert(what);
+    pub(super) fn violated(&mut self, promise: Promise, what: String) {
+        let wrong = &mut self.checks.wrong;
+        wrong.get_or_insert(Violation { promise, what });
     }
 }

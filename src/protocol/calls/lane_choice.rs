@@ -95,6 +95,7 @@ pub(crate) trait LaneSource {
         let leaves = self.leads_elsewhere(lane, node, server) && !mutant(Mutant::MovedLaneIsKept);
         match leaves {
             true => self.retire(lane),
+            false if mutant(Mutant::LedBySlotBefore) => {}
             false => self.lead(lane, node, slot),
         }
         leaves
@@ -203,6 +204,8 @@ mod tests {
         /// Whether the owner's lane is connected to another server.
         leads_elsewhere: bool,
         retired: Vec<String>,
+        /// The slots that lead lanes from now on.
+        led_by: Vec<u16>,
     }
 
     impl LaneSource for NamedLanes {
@@ -229,7 +232,9 @@ mod tests {
             self.leads_elsewhere && lane == "owner"
         }
 
-        fn lead(&mut self, _: &String, _: usize, _: u16) {}
+        fn lead(&mut self, _: &String, _: usize, slot: u16) {
+            self.led_by.push(slot);
+        }
 
         fn retire(&mut self, lane: &String) {
             self.retired.push(lane.clone());
@@ -238,14 +243,15 @@ mod tests {
         fn owe(&mut self, _: Vec<(usize, Debt)>) {}
     }
 
-    /// Other operations wait for replies on its connections.
+    /// Other operations wait for replies on its connections. The slot that had led it may be at another server by now.
     #[test]
-    fn a_lane_that_is_connected_to_another_server_is_retired_and_not_reconnected() {
+    fn a_lane_that_is_connected_to_another_server_is_retired_and_any_other_is_led_by_this_slot() {
         let server = ("h".to_owned(), 1);
-        for (leads_elsewhere, mutant, expected) in [
-            (false, None, "owner"),
-            (true, None, "next owner"),
-            (true, Some(Mutant::MovedLaneIsKept), "owner"),
+        for (leads_elsewhere, mutant, expected, led_by) in [
+            (false, None, "owner", &[17][..]),
+            (false, Some(Mutant::LedBySlotBefore), "owner", &[]),
+            (true, None, "next owner", &[17]),
+            (true, Some(Mutant::MovedLaneIsKept), "owner", &[17]),
         ] {
             let mut lanes = NamedLanes {
                 leads_elsewhere,
@@ -256,6 +262,7 @@ mod tests {
             set_mutant(None);
             assert_eq!(lane, expected, "{leads_elsewhere}, {mutant:?}");
             assert_eq!(lanes.retired.is_empty(), expected == "owner");
+            assert_eq!(lanes.led_by, led_by, "{leads_elsewhere}, {mutant:?}");
         }
     }
 

@@ -196,6 +196,9 @@ impl Lease {
     ) -> Extended {
         let over = self.left(now).is_zero() && !mutant(Mutant::ExtendAfterDeadline);
         match answer.outcome {
+            Outcome::No if self.is_kept() && mutant(Mutant::LossIsTriedAgain) => {
+                Extended::Unavailable(NodeErrors::new(Vec::new(), None))
+            }
             Outcome::No => Extended::Lost(self.gone(answer.lost_reason(), now)),
             _ if over => Extended::Lost(self.gone(LostReason::Expired, now)),
             Outcome::Yes(_) => {

@@ -16,6 +16,7 @@ use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
+use crate::protocol::mutants::Promise;
 use crate::protocol::node::cluster_votes::About;
 use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster};
 use crate::protocol::node::handshake::Handshake;
@@ -66,9 +67,10 @@ impl ShardWorld {
                 return;
             }
         }
-        self.violated(format!(
-            "process {p} spins: lanes, threads, releases: {what:?}"
-        ));
+        self.violated(
+            Promise::AllEnds,
+            format!("process {p} spins: lanes, threads, releases: {what:?}"),
+        );
     }
 
     pub(super) fn submit_to(&mut self, p: usize, l: usize, caller: usize, op: Op) {

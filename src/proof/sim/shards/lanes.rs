@@ -14,6 +14,7 @@ use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::calls::owed_releases::OwedTask;
 use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::commands::slots::{self, SlotMap, slot};
+use crate::protocol::mutants::Promise;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
@@ -240,7 +241,10 @@ impl ShardWorld {
             _ => {}
         }
         let Some(mut flight) = self.processes[p].threads[caller].flight.take() else {
-            return self.violated(format!("process {p}: an answer without a caller"));
+            return self.violated(
+                Promise::Fits,
+                format!("process {p}: an answer without a caller"),
+            );
         };
         let slot = slot(&flight.op.key.resource);
         if flight.redirect.is_none() && Redirect::of(&answer, slot).next().is_some() {
@@ -367,7 +371,10 @@ impl ShardWorld {
 
     fn owed_answered(&mut self, p: usize, l: usize, answer: &Answer) {
         let Some((release, _)) = self.processes[p].sent.take() else {
-            return self.violated(format!("process {p}: an answer to no release"));
+            return self.violated(
+                Promise::Fits,
+                format!("process {p}: an answer to no release"),
+            );
         };
         let slot = release.slot();
         self.learn(p, l, slot, Redirect::of(answer, slot));

@@ -8,6 +8,7 @@ use super::super::counts::trace;
 use super::process::Connection;
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::cause::Cause;
+use crate::protocol::mutants::Promise;
 use crate::testing::store::request::parse;
 
 impl ShardWorld {
@@ -183,7 +184,10 @@ impl ShardWorld {
             let counts = &mut self.checks.counts;
             counts[Count::Moved] += u64::from(error.starts_with("-MOVED"));
             counts[Count::Asked] += u64::from(error.starts_with("-ASK"));
-            counts[Count::Torn] += u64::from(error.starts_with("-TRY"));
+            if error.starts_with("-TRY") {
+                counts[Count::Torn] += 1;
+                self.checks.torn_at = Some(self.t);
+            }
             trace!(
                 self,
                 "    server {server} of {cluster} answers {}",
@@ -237,10 +241,10 @@ impl ShardWorld {
                 history.overtaken |= history.rel.has(cluster) && has_ended;
                 self.checks.counts[Count::Overtaken] += u64::from(history.overtaken);
                 history.set.add(cluster);
-                self.check(!again || fails_over, || {
+                self.check(Promise::TokenOnce, !again || fails_over, || {
                     format!("{token} is set twice on {cluster}")
                 });
-                self.check(!late || fails_over, || {
+                self.check(Promise::TokenOnce, !late || fails_over, || {
                     format!("{token} is set after its release on {cluster}")
                 });
             }

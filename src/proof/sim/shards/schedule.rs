@@ -1,12 +1,13 @@
 //! One schedule: a world from its seed, a time of changes and faults, then quiet, then nothing may be left.
 
 use super::super::agenda::Agenda;
-use super::super::basics::{MS, Random};
+use super::super::basics::{MS, Random, Violation};
 use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
 use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Count, Event, Locks, ShardWorld};
 use crate::protocol::calls::owed_releases::Owed;
+use crate::protocol::mutants::Promise;
 use crate::protocol::node::cluster_map::ClusterMap;
 use crate::protocol::node::map_refreshes::Refreshes;
 use crate::testing::store::{Value, members};
@@ -16,7 +17,6 @@ impl Conditions {
     fn draw(seed: u64, random: &mut Random) -> Conditions {
         let nodes = if random.chance(25) { 3 } else { 1 };
         // A permit of one of several Clusters may be in another slot, which is released in between.
-        // (The seeds that `tests.rs` names have plain locks.)
         let locks = match (seed / 5 % 8, seed / 40 % 2) {
             (0, 0) if nodes == 1 => Locks::Permits,
             (0, _) => Locks::ReadWrite,
@@ -135,7 +135,7 @@ impl ShardWorld {
         }
     }
 
-    pub(crate) fn run(&mut self) -> Result<(), String> {
+    pub(crate) fn run(&mut self) -> Result<(), Violation> {
         let long = match self.conditions.fails_over {
             true if self.conditions.parts => 17_000,
             true => 12_000,
@@ -209,8 +209,11 @@ impl ShardWorld {
     }
 
     /// Anything that is not as it must be when all is quiet.
-    fn left(&self) -> Option<String> {
-        self.keys_left().or_else(|| self.processes_left())
+    fn left(&self) -> Option<Violation> {
+        let keys = self.keys_left();
+        let keys = keys.map(|what| Violation::of(Promise::NothingLeft, what));
+        let processes = || self.processes_left();
+        keys.or_else(|| Some(Violation::of(Promise::AllEnds, processes()?)))
     }
 
     /// A lock that no thread has, on a server that can be asked for it.

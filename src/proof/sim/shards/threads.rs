@@ -17,6 +17,7 @@ use crate::protocol::calls::process_services::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::slot;
+use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
@@ -289,9 +290,10 @@ impl ShardWorld {
                     None => self.rests(p, thread),
                 }
             }
-            _ => self.violated(format!(
-                "process {p}: an answer for {thread}, which waits for none"
-            )),
+            _ => self.violated(
+                Promise::Fits,
+                format!("process {p}: an answer for {thread}, which waits for none"),
+            ),
         }
     }
 
@@ -300,9 +302,11 @@ impl ShardWorld {
         let token = token_id(&release.key.token);
         let released = self.checks.tokens[token].released.len();
         let is_lost = matches!(answer.outcome, Outcome::No);
-        self.check(!is_lost || 2 * released <= self.clusters.len(), || {
-            format!("{token} is released, and reported as lost")
-        });
+        self.check(
+            Promise::SoundAnswer,
+            !is_lost || 2 * released <= self.clusters.len(),
+            || format!("{token} is released, and reported as lost"),
+        );
     }
 
     fn tried(&mut self, p: usize, thread: usize, mut call: Box<Call>, answer: Answer) {
@@ -323,9 +327,10 @@ impl ShardWorld {
                 (call.due, call.parks) = (Some(self.t), false);
                 self.wake(p, self.t);
             }
-            _ => self.violated(format!(
-                "process {p}: {thread} had a hand-off, and has left"
-            )),
+            _ => self.violated(
+                Promise::Fits,
+                format!("process {p}: {thread} had a hand-off, and has left"),
+            ),
         }
     }
 
@@ -334,7 +339,9 @@ impl ShardWorld {
         self.checks.counts[Count::Granted] += 1;
         trace!(self, "process {p}: {thread} holds {token}");
         let is_yet = !lease.left(self.point()).is_zero();
-        self.check(is_yet, || format!("{token} is granted after its deadline"));
+        self.check(Promise::Deadline, is_yet, || {
+            format!("{token} is granted after its deadline")
+        });
         self.checks.tokens[token].kind = Some(lease.key.kind.clone());
         match lease.key.kind {
             Kind::Permit { .. } => self.checks.counts[Count::Permits] += 1,
@@ -363,7 +370,10 @@ impl ShardWorld {
         // Without the guard a replica that lags makes two holders.
         let excused = self.conditions.lags && !self.conditions.guarded;
         if let Some(other) = other.filter(|_| !excused) {
-            self.violated(format!("{other} and {token} hold {name}"));
+            self.violated(
+                Promise::OneHolder,
+                format!("{other} and {token} hold {name}"),
+            );
         }
     }
 
@@ -373,7 +383,7 @@ impl ShardWorld {
             self,
             "process {p}: {thread} has no lock, unserved: {unserved}"
         );
-        self.check(self.t <= call.ends, || {
+        self.check(Promise::InTime, self.t <= call.ends, || {
             format!("process {p}: a call of {thread} takes too long")
         });
         // A server that was promoted gives no votes for a while.
@@ -384,8 +394,10 @@ impl ShardWorld {
             _ => String::new(),
         };
         // Readers and writers need the mark beside the lock.
-        let is_torn = self.conditions.locks == Locks::ReadWrite && why.contains("TRYAGAIN");
-        self.check(!calm || !unserved || is_torn, || {
+        let lately = |at: u64| self.t <= at + NODE_TIMEOUT;
+        let is_torn =
+            self.conditions.locks == Locks::ReadWrite && self.checks.torn_at.is_some_and(lately);
+        self.check(Promise::Available, !calm || !unserved || is_torn, || {
             format!(
                 "process {p}: {} is unavailable, and nothing is wrong: {why}",
                 call.name
@@ -465,7 +477,7 @@ impl ShardWorld {
     /// An operation ends in its time, wherever it was sent on.
     pub(super) fn in_time(&mut self, p: usize, flight: &Flight) {
         let took = self.t - flight.since;
-        self.check(took <= longest(), || {
+        self.check(Promise::InTime, took <= longest(), || {
             format!("process {p}: an operation took {took} us")
         });
     }

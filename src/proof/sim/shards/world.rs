@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::super::agenda::Agenda;
-use super::super::basics::{Random, TODAY};
+use super::super::basics::{Random, TODAY, Violation};
 use super::super::counts::counts;
 use super::process::{Connection, Process};
 use super::servers::Cluster;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::slots::SlotMap;
+use crate::protocol::mutants::Promise;
 use crate::values::arithmetic::{Deadline, NodeSet};
 use crate::values::clock::Point;
 
@@ -118,11 +119,13 @@ impl Conditions {
 #[derive(Default)]
 pub(super) struct Checks {
     pub(super) tokens: Vec<TokenHistory>,
-    pub(super) wrong: Option<String>,
+    pub(super) wrong: Option<Violation>,
     /// The events that are counted, to see that they happen.
     pub(super) counts: Counts,
     /// The answers to requests for maps that are under way.
     pub(super) maps: Vec<Option<Arc<SlotMap>>>,
+    /// When a server last had some keys of a command, and others not, as their slot was on its way.
+    pub(super) torn_at: Option<u64>,
     /// When the last shard failed over.
     pub(super) failed_over: Option<u64>,
 }
@@ -239,14 +242,15 @@ impl ShardWorld {
         u64::try_from(micros).unwrap_or(u64::MAX / 2)
     }
 
-    pub(super) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, promise: Promise, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
-            self.violated(what());
+            self.violated(promise, what());
         }
     }
 
-    pub(super) fn violated(&mut self, what: String) {
-        self.checks.wrong.get_or_insert(what);
+    pub(super) fn violated(&mut self, promise: Promise, what: String) {
+        let wrong = &mut self.checks.wrong;
+        wrong.get_or_insert(Violation { promise, what });
     }
 
     pub(crate) fn counts(&self) -> Counts {

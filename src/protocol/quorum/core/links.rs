@@ -177,6 +177,11 @@ impl<W> Core<W> {
                 ),
             }
         }
+        if mutant(Mutant::SeveredEverywhere) {
+            for operation in self.operations.open_mut() {
+                (0..self.nodes.len()).for_each(|node| operation.fail(node, &cause));
+            }
+        }
         if !mutant(Mutant::WaitForGone) {
             self.undo_written(std::iter::once(at).collect());
         }
