@@ -153,7 +153,7 @@ mutants! {
     AnySlotCounts: R47 = "a permit is a quorum of any slots" => OneHolder,
     ExtensionCountsAnySlot: R48 = "an extension of a permit counts any slot" => SoundAnswer,
     EndWithLast: R49 = "a set ends with the member that was added last" => OneHolder,
-    MembersKeyKeepsItsEnd: R49a = "the key of permits and readers that move with their slot keeps its end" => OneHolder,
+    MembersKeyKeepsItsEnd: R49a = "the key of permits and readers that move with their slot keeps its end" => UnitTest,
     MembersKeepTheirTimes: R49a = "permits and readers that move with their slot keep the times of the server before" => OneHolder,
     WriteBesideReaders: R49 = "a writer is granted beside readers" => OneHolder,
     SomeNames: R36 = "of several names a node locks those that are free" => OneHolder,
@@ -221,7 +221,7 @@ mutants! {
     NamedIsAnyServer: R45a = "an operation is sent to another server than the one that a redirect named for it" => UnitTest,
     MovedBeatsMap: R64 = "a report that a slot has moved counts for more than a later map that names a third server" => UnitTest,
     SilenceConfirmsInACluster: R43 = "a master of a Cluster goes on where no other server answers" => OneHolder,
-    FewMastersConfirm: R43 = "a master of a Cluster goes on where it and those that name it are few of the masters" => OneHolder,
+    FewMastersConfirm: R43 = "a master of a Cluster goes on where it and those that name it are few of the masters" => UnitTest,
     // Found only where sentinels name the master.
     UnaskedIsSilent: R43 = "a server that was not asked where the master is counts as one that does not answer" => Available,
     RefusalIsNoAnswer: R43 = "a server that may name another master does not count where others name one" => OneHolder,

@@ -44,9 +44,8 @@ const OF_SETS: [Mutant; 10] = [
 ];
 
 /// The mutants that are found in the worlds of shards.
-const SHARDS: [Mutant; 16] = [
+const SHARDS: [Mutant; 14] = [
     Mutant::MembersKeepTheirTimes,
-    Mutant::MembersKeyKeepsItsEnd,
     Mutant::NameOfRedirect,
     Mutant::RedirectIsFirstTry,
     Mutant::RedirectWithoutAsking,
@@ -60,7 +59,6 @@ const SHARDS: [Mutant; 16] = [
     Mutant::MovedLaneIsKept,
     Mutant::LedBySlotBefore,
     Mutant::SilenceConfirmsInACluster,
-    Mutant::FewMastersConfirm,
 ];
 
 /// The worlds that need be run to find a mutant.

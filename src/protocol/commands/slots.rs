@@ -96,6 +96,19 @@ impl SlotMap {
         slots.into_iter().flatten()
     }
 
+    /// The first slots of the ranges of the masters that this is true of.
+    pub(crate) fn ranges_of(
+        &self,
+        is_meant: impl Fn(&Endpoint) -> bool,
+    ) -> impl Iterator<Item = u16> {
+        let meant: Vec<bool> = self.masters.iter().map(is_meant).collect();
+        let ranges = self.ranges.values();
+        ranges.filter_map(move |(first, master)| {
+            let is_meant = meant.get(*master).copied().unwrap_or_default();
+            is_meant.then_some(*first)
+        })
+    }
+
     /// The number of slots that no server owns.
     pub(crate) fn missing(&self) -> usize {
         let ranges = self.ranges.iter();

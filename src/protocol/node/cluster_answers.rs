@@ -20,6 +20,9 @@ pub(crate) type ToldMap = Result<Arc<SlotMap>, Cause>;
 /// The answer of each server so far, and when it was asked. `None`: there is none yet.
 pub(crate) type HeardMaps = Vec<Option<(ToldMap, Instant)>>;
 
+/// How many of a server's ranges are looked at in each map.
+const RANGES: usize = 16;
+
 /// The answers of a Cluster's servers about a slot. `A`: a master's address.
 pub(crate) struct Maps<A> {
     pub(crate) opinions: Opinions<A>,
@@ -155,8 +158,11 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
                 {
                     let has_lost = word.as_ref().map(|word| word.at);
                     let (answer, at) = (Ok(()), has_lost.map_or(at, |lost| at.min(lost)));
-                    let word = LastWord { answer, at };
-                    return confirms(&opinions).then_some((word, has_lost.map(|_| other)));
+                    if confirms(&opinions) {
+                        let word = LastWord { answer, at };
+                        return Some((word, has_lost.map(|_| other)));
+                    }
+                    is_decided = false;
                 }
                 Belief::Named { .. } => {}
                 Belief::Silence { .. } | Belief::Unknown => is_decided = false,
@@ -165,10 +171,14 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         word.filter(|_| is_decided).map(|word| (word, None))
     }
 
-    /// Slots of the server at this address, by any of the maps.
+    /// Slots of the server at this address, by any of the maps: of each that begins one of its first ranges. Servers that do
+    /// not agree on one may agree on the next.
     fn slots_of(&self, address: &str) -> Vec<u16> {
         let maps = self.maps.iter();
-        let slots = maps.filter_map(|(.., map)| slot_at(map, address));
+        let slots = maps.flat_map(|(.., map)| {
+            let ranges = map.ranges_of(|master| is_at(master, address));
+            ranges.take(RANGES)
+        });
         let mut slots: Vec<u16> = slots.collect();
         slots.sort_unstable();
         slots.dedup();

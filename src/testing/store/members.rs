@@ -463,3 +463,43 @@ impl CommandRun<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::waiters::tests::ask;
+    use super::*;
+    use crate::proof::fixtures::{MS, each_is_found, ttl};
+    use crate::protocol::commands::kind::Kind;
+    use crate::protocol::commands::script::{Action, Key};
+    use crate::testing::server::Server;
+    use crate::values::token::Token;
+
+    /// Whether another process gets the only permit, 7 s after one for 10 s was granted, and 7 s after its key moved to a server
+    /// whose clock is 5 s behind: a key moves with its end, by that clock.
+    fn granted_early() -> Vec<()> {
+        const TIME: u64 = 1_800_000_000_000_000;
+        let mut server = Server::new(1, TIME);
+        server.connect(0);
+        let asks = |server: &mut Server, token, time| {
+            let kind = Kind::Permit {
+                permits: 1,
+                slot: None,
+            };
+            let token = Token::from_bytes([token; 20]);
+            let key = Key::new(b"a"[..].into(), token, None).of_kind(kind);
+            ask(server, (&Action::Acquire(ttl(10_000 * MS)), &key), time) == b":1\r\n"
+        };
+        assert!(asks(&mut server, 1, TIME));
+        let moved = server.store.entries.iter_mut();
+        moved.for_each(|entry| entry.last = entry.last.map(|last| last - 5000));
+        assert!(!asks(&mut server, 2, TIME));
+        let granted = asks(&mut server, 3, TIME + 7_000_000);
+        granted.then_some(()).into_iter().collect()
+    }
+
+    #[test]
+    fn a_permit_that_moved_with_its_slot_keeps_its_time() {
+        assert_eq!(granted_early(), []);
+        each_is_found(&[Mutant::MembersKeyKeepsItsEnd], granted_early);
+    }
+}

@@ -99,7 +99,7 @@ impl CommandRun<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
@@ -111,6 +111,22 @@ mod tests {
     use crate::protocol::mutants::set_mutant;
     use crate::testing::server::Server;
     use crate::values::prefix::Prefix;
+
+    /// The replies to an action of the first connection.
+    pub(in super::super) fn ask(
+        server: &mut Server,
+        (action, key): (&Action, &Key),
+        time: u64,
+    ) -> Vec<u8> {
+        let means = Dialect {
+            scripts: Scripts::ByText,
+            ..Dialect::ALL
+        };
+        let (mut bytes, mut replies) = (Vec::new(), Vec::new());
+        action.pack(key, &Prefix::default(), means, &mut bytes);
+        assert!(server.receive(0, &bytes, time, &mut replies));
+        replies.into_iter().flat_map(|(_, bytes)| bytes).collect()
+    }
 
     /// A mark that stays would keep readers out of a free lock until it ends.
     #[test]
@@ -136,16 +152,8 @@ mod tests {
             let mut server = Server::new(1, TIME);
             server.connect(0);
             let mut ask = |action: &Action, kind: &Kind| {
-                let means = Dialect {
-                    scripts: Scripts::ByText,
-                    ..Dialect::ALL
-                };
                 let key = Key::new(b"a"[..].into(), token(), None).of_kind(kind.clone());
-                let (mut bytes, mut replies) = (Vec::new(), Vec::new());
-                action.pack(&key, &Prefix::default(), means, &mut bytes);
-                assert!(server.receive(0, &bytes, TIME, &mut replies));
-                let bytes = |(_, bytes): (u64, Vec<u8>)| bytes;
-                replies.into_iter().flat_map(bytes).collect::<Vec<u8>>()
+                ask(&mut server, (action, &key), TIME)
             };
             let acquire = Action::Acquire(ttl(10_000 * MS));
             assert_eq!(ask(&acquire, &reader), b":1\r\n");

@@ -284,6 +284,8 @@ impl ShardWorld {
         let own = &self.processes[p].threads[thread];
         let was_sent = |lane: &usize| *lane == l || own.lane == Some(*lane);
         for lane in lane_choice::behind(own.acquired, Some(now), was_sent) {
+            // (The lane may have been added since the release was submitted.)
+            self.checks.tokens[token_id(&op.key.token)].handed_over = true;
             self.submit_to(p, lane, NO_THREAD, op.clone());
         }
     }

@@ -394,7 +394,8 @@ impl ShardWorld {
             _ => String::new(),
         };
         // Readers and writers need the mark beside the lock.
-        let lately = |at: u64| self.t <= at + NODE_TIMEOUT;
+        // The last answer is as old as a pause between tries.
+        let lately = |at: u64| self.t <= at + 4 * NODE_TIMEOUT;
         let is_torn =
             self.conditions.locks == Locks::ReadWrite && self.checks.torn_at.is_some_and(lately);
         self.check(Promise::Available, !calm || !unserved || is_torn, || {
