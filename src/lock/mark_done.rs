@@ -1,12 +1,16 @@
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::errors::cause::Cause;
 use crate::errors::error::Error;
+use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::shown::Shown;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
 use crate::net::driver::nodes::Nodes;
 use crate::protocol::calls::once_mark;
 use crate::protocol::quorum::answer::Outcome;
+use crate::values::arithmetic::spare;
 use crate::values::clock::{self, Point};
 use crate::values::last_run::LastRun;
 
@@ -71,6 +75,25 @@ pub(crate) fn check_mark(nodes: &Nodes, resource: &[u8]) -> Result<(), Error> {
          name a {{tag}}, as in {{shop}}:a, or no }}",
         Shown(resource)
     )))
+}
+
+/// Fails if nodes that run no scripts leave too few for the mark, which is asked before the work runs.
+pub(crate) fn check_scripts(nodes: &Nodes) -> Result<(), Error> {
+    let lacking = nodes.state().core.without_scripts();
+    if lacking.len() <= spare(nodes.places().len()) {
+        return Ok(());
+    }
+    let text = "it runs no scripts, so work cannot be marked as done (permit EVAL, or SCRIPT LOAD and EVALSHA)";
+    let cause = Arc::new(Cause::Refused(text.into()));
+    let places = nodes.places().iter().enumerate();
+    let failed = places.filter(|(node, _)| lacking.has(*node));
+    let failed = failed.map(|(node, place)| NodeError {
+        node,
+        address: place.shown(),
+        cause: cause.clone(),
+    });
+    let errors = NodeErrors::new(failed.collect(), None);
+    Err(Error::Unavailable(errors.for_good()))
 }
 
 impl KeptLock {

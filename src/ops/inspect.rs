@@ -13,7 +13,7 @@ use crate::ops::state::{LockState, NodeState, decide};
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::scripts::INSPECT;
+use crate::protocol::commands::scripts::{INSPECT, WAITERS};
 use crate::values::lock_value;
 
 impl Redlock {
@@ -108,8 +108,8 @@ fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
 /// migrating to the node.
 fn look_at_lock(query: &mut Query, key: &[u8], asking: bool) -> Result<Looked, Cause> {
     let queue = Waiters::key(key);
-    let inspect: &[&[u8]] = &[b"EVAL", INSPECT.text, b"1", key];
-    let [reply, queue] = query.ask_each([inspect, &Waiters::question(&queue)], asking)?;
+    let (lock, queue): (&[&[u8]], &[&[u8]]) = (&[key], &[&queue]);
+    let [reply, queue] = query.ask_scripts([(&INSPECT, lock), (&WAITERS, queue)], asking)?;
     let waiters = Waiters::of_reply(&queue);
     let is_cut = is_cut(&reply);
     let state = match reply {

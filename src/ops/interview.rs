@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
-use crate::errors::server_error::refuses_companions;
+use crate::errors::server_error::{refuses_companions, refuses_scripts};
 use crate::ops::query::Query;
 use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::dialect::{self, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
-use crate::protocol::commands::scripts::TRIAL;
+use crate::protocol::commands::scripts::{self, LATER, SCRIPTS, Script, TRIAL};
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::witness::{self, was_flushed};
@@ -193,7 +193,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
 
 /// The commands a lock would use on this server.
 fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
-    // Not by a script's hash: no script was loaded.
+    // Not by a script's hash, unless there is no other way: no script was loaded.
     let mut trials = Vec::new();
     for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
         resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
@@ -202,7 +202,16 @@ fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
         Reply::Error(text) => Some(text),
         _ => None,
     });
-    match Dialect::with_scripts(false, trials) {
+    let all = || SCRIPTS.iter().chain(&LATER);
+    let mut loaded = false;
+    if trials[0].as_deref().is_some_and(refuses_scripts) {
+        let mut bytes = Vec::new();
+        scripts::load(all(), &mut bytes);
+        let replies = query.ask::<{ SCRIPTS.len() + LATER.len() }>(&bytes)?;
+        let is_loaded = |(script, reply): (&Script, &Reply)| matches!(reply, Reply::Bulk(hash) if hash == script.hash);
+        loaded = all().zip(&replies).all(is_loaded);
+    }
+    match Dialect::with_scripts(loaded, trials) {
         Ok(means) => Ok(means),
         Err(refused) => {
             let replies = query.ask::<2>(&dialect::native_trials())?;
@@ -215,10 +224,8 @@ fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
 fn try_keys_beside(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
     let beside = [Companion::Queue, Companion::Turn, Companion::Counter];
     let [queue, turn, counter] = beside.map(|one| one.key(key).concat());
-    let script: &[&[u8]] = &[b"EVAL", b"return 1", b"4"];
-    let mut bytes = Vec::new();
-    resp::pack(&mut bytes, &[script, &[key, &queue, &turn, &counter]], None);
-    let [reply] = query.ask(&bytes)?;
+    let keys: &[&[u8]] = &[key, &queue, &turn, &counter];
+    let [reply] = query.ask_scripts([(&TRIAL, keys)], false)?;
     Ok(match reply {
         Reply::Error(text) if refuses_companions(&text) => Some(Cause::refused(&text)),
         _ => None,

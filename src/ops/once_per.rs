@@ -8,7 +8,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::lock::kept_lock::KeptLock;
-use crate::lock::mark_done::check_mark;
+use crate::lock::mark_done::{check_mark, check_scripts};
 use crate::lock::redlock::Redlock;
 use crate::ops::query::{Query, look_errors};
 use crate::protocol::calls::once_mark;
@@ -36,7 +36,8 @@ impl Redlock {
     /// # Errors
     ///
     /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
-    /// and [`last_run`](Redlock::last_run), which is tried for 10 seconds if nodes are away for a moment: then it did not run. [`Error::Config`], before anything is done, also for a name
+    /// and [`last_run`](Redlock::last_run), which is tried for 10 seconds if nodes are away for a moment: then it did not run. [`Error::Unavailable`] before it runs, too, where too many nodes [run no
+    /// scripts](crate::guide::operations#services-that-lack-commands) for the mark. [`Error::Config`], before anything is done, also for a name
     /// that [cannot be marked](KeptLock::mark_done), and if `period` is shorter than `ttl`.
     ///
     /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](Error::after_work) is true: the work has succeeded, and
@@ -83,7 +84,7 @@ impl Redlock {
             thread::sleep(pause);
             true
         };
-        let last = patiently(PATIENCE, (sleeps, for_now), |_| self.last_run(resource))?;
+        let last = patiently(PATIENCE, (sleeps, for_now), |_| last_run(self, &kept))?;
         let begun = Point::now();
         let done = match last {
             Some(_) => None,
@@ -165,6 +166,19 @@ pub fn patiently<T>(
             }
             result => return result,
         }
+    }
+}
+
+/// The last run of the work of this lock, to be asked before it runs.
+///
+/// # Errors
+///
+/// The errors of [`Redlock::last_run`]; and [`Error::Unavailable`] if the work has to be done now, and could not be marked.
+pub fn last_run(redlock: &Redlock, kept: &KeptLock) -> Result<Option<LastRun>, Error> {
+    let last = redlock.last_run(kept.resource())?;
+    match last {
+        None => check_scripts(kept.lock().route.driver.nodes()).map(|()| None),
+        last => Ok(last),
     }
 }
 

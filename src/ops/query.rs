@@ -12,6 +12,7 @@ use crate::errors::cause::{Cause, Limit};
 use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::secret::Secret;
+use crate::errors::server_error::{concerns_name, refuses_scripts};
 use crate::lock::redlock::Redlock;
 use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
 use crate::net::place::deployment::Place;
@@ -19,6 +20,7 @@ use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::calls::redirect::{QuestionHop, RedirectedQuestion};
 use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::scripts::{self, LOOKS, Script};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
 use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
@@ -36,6 +38,8 @@ pub(crate) struct Query {
     time: Duration,
     /// Why reading or writing failed, if only an I/O error could be returned.
     failed: Option<Cause>,
+    /// Whether the scripts of looks are called by their hashes: the server has loaded them, and does not take their texts.
+    by_hash: bool,
 }
 
 impl Query {
@@ -52,6 +56,7 @@ impl Query {
             conversation: Conversation::new(opened, until, late),
             time,
             failed: None,
+            by_hash: false,
         })
     }
 
@@ -98,6 +103,52 @@ impl Query {
             *reply = answered;
         }
         Ok(replies)
+    }
+
+    /// The first arguments of a call of this script.
+    pub(crate) fn call(&self, script: &Script) -> [&'static [u8]; 2] {
+        match self.by_hash {
+            true => [b"EVALSHA", script.hash],
+            false => [b"EVAL", script.text],
+        }
+    }
+
+    /// Whether a script that was refused with this error can be called in another way, which is then how the query calls them.
+    /// Only a server that does not take texts is asked that.
+    pub(crate) fn calls_otherwise(&mut self, error: &str) -> Result<bool, Cause> {
+        if self.by_hash || !refuses_scripts(error) || concerns_name(error) {
+            return Ok(false);
+        }
+        let mut bytes = Vec::new();
+        scripts::load(&LOOKS, &mut bytes);
+        let replies = self.ask::<{ LOOKS.len() }>(&bytes)?;
+        let is_loaded = |(script, reply): (&Script, &Reply)| matches!(reply, Reply::Bulk(hash) if hash == script.hash);
+        self.by_hash = LOOKS.iter().zip(&replies).all(is_loaded);
+        Ok(self.by_hash)
+    }
+
+    /// Calls each of these scripts for its keys. The error of one that is refused in both ways is that of its text.
+    pub(crate) fn ask_scripts<const N: usize>(
+        &mut self,
+        calls: [(&Script, &[&[u8]]); N],
+        asking: bool,
+    ) -> Result<[Reply; N], Cause> {
+        let once = |query: &mut Query| {
+            let commands = calls.map(|(script, keys)| {
+                let count = keys.len().to_string().into_bytes();
+                (query.call(script), count, keys)
+            });
+            let commands = commands.each_ref().map(|(call, count, keys)| {
+                let call = call.iter().copied().chain([&count[..]]);
+                call.chain(keys.iter().copied()).collect::<Vec<&[u8]>>()
+            });
+            query.ask_each(commands.each_ref().map(|command| &command[..]), asking)
+        };
+        let replies = once(self)?;
+        match replies.first() {
+            Some(Reply::Error(text)) if self.calls_otherwise(text)? => once(self),
+            _ => Ok(replies),
+        }
     }
 
     /// Milliseconds that the node's clock is ahead of ours, as far as that can be measured from here. `None`: it may not be

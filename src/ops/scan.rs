@@ -13,7 +13,7 @@ use crate::ops::query::Query;
 use crate::ops::waiters::Waiters;
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::node_queue;
-use crate::protocol::commands::scripts::INSPECT;
+use crate::protocol::commands::scripts::{INSPECT, Script, WAITERS};
 use crate::protocol::commands::witness_keys;
 use crate::values::prefix::Prefix;
 use crate::values::{last_run, lock_value};
@@ -186,19 +186,10 @@ fn keys(connection: &mut ScanQuestions<'_>, names: &[Vec<u8>]) -> Result<Page, C
 
 /// Adds to each lock how many processes wait for it. The queue of one may not be for this user.
 fn add_waiters(connection: &mut ScanQuestions<'_>, keys: &mut [ScannedKey]) -> Result<(), Cause> {
-    let mut pipe = redis::pipe();
     let is_lock = |key: &ScannedKey| key.holder.is_some();
-    for key in keys.iter().filter(|key| is_lock(key)) {
-        let queue = Waiters::key(&key.name);
-        let [command, arguments @ ..] = Waiters::question(&queue);
-        pipe.add_command(
-            redis::Cmd::new()
-                .arg(command)
-                .arg(&arguments[..])
-                .to_owned(),
-        );
-    }
-    let replies = connection.ask_all(&mut pipe)?;
+    let locks = keys.iter().filter(|key| is_lock(key));
+    let queues: Vec<Vec<u8>> = locks.map(|key| Waiters::key(&key.name)).collect();
+    let replies = connection.ask_scripts(&WAITERS, queues.iter().map(Vec::as_slice))?;
     for (key, reply) in keys.iter_mut().filter(|key| is_lock(key)).zip(replies) {
         let members: Option<Vec<Vec<u8>>> = reply
             .ok()
@@ -281,17 +272,15 @@ fn with_members(
             .and_then(|first| redis::from_redis_value(first).ok())?;
         Holder::of_member(first.first()?)
     };
-    let (mut sets, mut looks) = (Vec::new(), redis::pipe());
+    let mut sets = Vec::new();
     for (key, first) in others.into_iter().zip(firsts) {
         match is_first_ours(first) {
-            Some(_) => {
-                looks.cmd("EVAL").arg(INSPECT.text).arg(1).arg(&key.name);
-                sets.push(key);
-            }
+            Some(_) => sets.push(key),
             None => keys.push(key),
         }
     }
-    for (set, members) in sets.into_iter().zip(connection.ask_all(&mut looks)?) {
+    let looks = connection.ask_scripts(&INSPECT, sets.iter().map(|set| &set.name[..]))?;
+    for (set, members) in sets.into_iter().zip(looks) {
         // The set may be gone by now.
         let members: Option<Vec<Vec<u8>>> = connection.read(members)?;
         for (holder, left) in members.iter().flatten().filter_map(|bulk| member(bulk)) {
@@ -346,6 +335,34 @@ impl ScanQuestions<'_> {
         }
         let answers = commands.ignore_errors().query(self);
         answers.map_err(|error| self.cause(&error))
+    }
+
+    /// Calls a script for each of these keys.
+    fn ask_scripts<'k>(
+        &mut self,
+        script: &Script,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+    ) -> Result<Vec<RedisResult<Value>>, Cause> {
+        loop {
+            let [call, which] = self.query.call(script);
+            let mut pipe = redis::pipe();
+            for key in keys.clone() {
+                pipe.add_command(
+                    redis::Cmd::new()
+                        .arg(call)
+                        .arg(which)
+                        .arg(1)
+                        .arg(key)
+                        .clone(),
+                );
+            }
+            let replies = self.ask_all(&mut pipe)?;
+            let refused = replies.first().and_then(|reply| reply.as_ref().err());
+            match refused.map(|error| self.cause(error)) {
+                Some(Cause::Refused(text)) if self.query.calls_otherwise(&text)? => {}
+                _ => return Ok(replies),
+            }
+        }
     }
 
     fn read<T: redis::FromRedisValue>(&mut self, value: RedisResult<Value>) -> Result<T, Cause> {

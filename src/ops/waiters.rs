@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::scripts::WAITERS;
 use crate::values::clock;
 use crate::values::label::Label;
 
@@ -27,12 +26,7 @@ impl Waiters {
         Companion::Queue.key(lock).concat()
     }
 
-    /// The question to a node, about this queue.
-    pub(crate) fn question(queue: &[u8]) -> [&[u8]; 4] {
-        [b"EVAL", WAITERS.text, b"1", queue]
-    }
-
-    /// The answer to that. `None`: the queue cannot be read, or is something else.
+    /// The answer of the script `WAITERS`. `None`: the queue cannot be read, or is something else.
     pub(crate) fn of_reply(reply: &Reply) -> Option<Waiters> {
         let Reply::Array(items) = reply else {
             return None;

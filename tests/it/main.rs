@@ -47,6 +47,7 @@ mod connections {
 }
 
 mod faults {
+    mod by_hash;
     mod clocks;
     mod cluster;
     mod cluster_answers;

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use log::info;
-use redlock_sync::command::{PATIENCE, for_now, mark_patiently, patiently};
+use redlock_sync::command::{PATIENCE, for_now, last_run, mark_patiently, patiently};
 use redlock_sync::{Error, KeptLock, Redlock};
 
 use crate::acquire::while_waiting;
@@ -24,7 +24,7 @@ pub(crate) fn before_start(
     signals: &Receiver<i32>,
 ) -> Result<Option<u64>, (End, RunOutcome)> {
     if job.once_per.is_some() {
-        let look = || redlock.last_run(job.name.as_encoded_bytes());
+        let look = || last_run(redlock, kept);
         if let Some(last) = ask(signals, look, failed)? {
             info!(
                 "\"{}\" is done: {}",

@@ -14,8 +14,9 @@ use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, Plain};
 use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::TlsSocket;
-use crate::protocol::commands::dialect::{self, Dialect};
+use crate::protocol::commands::dialect::{self, Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::scripts::{self, LATER};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::witness::Witness;
@@ -188,6 +189,12 @@ impl Conversation {
         self.is_at_end()?;
         let (means, mut handshake, look) = replies.end();
         handshake.means = means.or_else(|refused| self.without_scripts(&refused))?;
+        if handshake.means.scripts == Scripts::OnlyByHash {
+            // Otherwise each is loaded with its first call, which has its text.
+            let mut bytes = Vec::new();
+            scripts::load(&LATER, &mut bytes);
+            self.ask(&bytes, LATER.len())?;
+        }
         self.guarded((handshake, look, began), purpose)
     }
 

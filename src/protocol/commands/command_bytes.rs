@@ -240,8 +240,11 @@ impl<'a> CommandWriter<'a> {
                 self.script(script, &[Counter], &args, member.as_deref().map(Bytes));
             }
             Action::Done(rest, value) => {
-                // The script is not loaded.
-                (self.scripts, self.named) = (Scripts::ByText, true);
+                if self.scripts == Scripts::ByHash {
+                    // This script is not loaded.
+                    self.scripts = Scripts::ByText;
+                }
+                self.named = true;
                 self.script(script, &[Done], &[id, Bytes(value), Number(*rest)], None);
             }
             Action::Dequeue(channel, turn, fair) => self.leave(script, **channel, *turn, *fair),
@@ -374,7 +377,7 @@ impl<'a> CommandWriter<'a> {
         let all_keys = keys.len() * (1 + beside.len());
         resp::command(out, 3 + all_keys + args.len() + usize::from(more.is_some()));
         match self.scripts {
-            Scripts::ByHash => out.extend_from_slice(script.by_hash),
+            Scripts::ByHash | Scripts::OnlyByHash => out.extend_from_slice(script.by_hash),
             Scripts::ByText | Scripts::None(_) => {
                 resp::argument(out, b"EVAL");
                 resp::argument(out, script.text);

@@ -33,6 +33,8 @@ pub(crate) enum Beside {
 pub(crate) enum Scripts {
     /// The server has loaded them.
     ByHash,
+    /// The server has loaded all of them, and does not take their texts from this user.
+    OnlyByHash,
     #[default]
     ByText,
     /// The server runs no scripts, and this command releases: there is no queue, and there are no fencing tokens.
@@ -142,13 +144,15 @@ impl Dialect {
         [eval, by_hash]: [Option<String>; 2],
     ) -> Result<Dialect, String> {
         let known = loaded && !by_hash.as_deref().is_some_and(refuses_scripts);
-        match eval.filter(|said| !known && refuses_scripts(said)) {
-            Some(refused) => Err(refused),
-            None => Ok(Dialect {
-                scripts: Scripts::by_hash_if(known),
-                ..Dialect::default()
-            }),
-        }
+        let scripts = match eval.filter(|said| refuses_scripts(said)) {
+            Some(_) if known => Scripts::OnlyByHash,
+            Some(refused) => return Err(refused),
+            None => Scripts::by_hash_if(known),
+        };
+        Ok(Dialect {
+            scripts,
+            ..Dialect::default()
+        })
     }
 
     /// The means of a server that runs no scripts, by its replies to [`native_trials`]. `Err`: a lock could be taken on
@@ -201,6 +205,10 @@ impl Dialect {
         alone: &mut Alone,
     ) -> bool {
         if is_not_loaded(error) {
+            // There is no other way: a new connection loads the scripts.
+            if self.scripts == Scripts::OnlyByHash {
+                return false;
+            }
             self.scripts = Scripts::ByText;
             return true;
         }
@@ -263,6 +271,15 @@ mod tests {
             let mut means = Dialect::ALL;
             assert!(learn(&mut means, error, named, resource), "{error}");
             assert_eq!(means, left, "{error}");
+        }
+        // A new connection loads the scripts.
+        let only = Dialect {
+            scripts: Scripts::OnlyByHash,
+            ..Dialect::ALL
+        };
+        for error in ["NOSCRIPT No matching script.", "NOPERM 'evalsha'"] {
+            let mut means = only.with_text();
+            assert!(!learn(&mut means, error, true, "a") && means == only);
         }
         // The second answer counts.
         let mut means = by_hash(Beside::None);
@@ -328,7 +345,8 @@ mod tests {
             (false, ["", ""], Some(Scripts::ByText)),
             (true, ["", noperm], Some(Scripts::ByText)),
             // EVALSHA alone is permitted.
-            (true, [noperm, not_known], Some(Scripts::ByHash)),
+            (true, [noperm, not_known], Some(Scripts::OnlyByHash)),
+            (false, [noperm, not_known], None),
             (true, [noperm, noperm], None),
             (false, [garnet, garnet], None),
             (false, [unknown, unknown], None),

@@ -185,7 +185,7 @@ impl Key {
     pub(super) fn value(&self, scripts: Scripts) -> LockValue {
         let since = match scripts {
             Scripts::None(_) => Since::UNKNOWN,
-            Scripts::ByHash | Scripts::ByText => self.since,
+            _ => self.since,
         };
         lock_value::pack(&self.token, since, self.label.as_ref())
     }

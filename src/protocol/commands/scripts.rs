@@ -5,6 +5,7 @@
 //!
 //! The scripts are sent without comments and indentation. In these files a comment has a separate line.
 
+use crate::protocol::commands::resp;
 use crate::protocol::commands::sha1::sha1;
 
 #[derive(Clone, Copy)]
@@ -125,6 +126,16 @@ impl Script {
 pub(crate) const INSPECT: Script = script!("inspect");
 /// That of [`Redlock::inspect`](crate::Redlock::inspect) and [`Redlock::list`](crate::Redlock::list) for those that wait.
 pub(crate) const WAITERS: Script = script!("waiters");
+
+/// The scripts of questions beside the locks.
+pub(crate) const LOOKS: [Script; 3] = [INSPECT, WAITERS, TRIAL];
+
+/// Appends the commands that load these scripts.
+pub(crate) fn load<'a>(scripts: impl IntoIterator<Item = &'a Script>, out: &mut Vec<u8>) {
+    for script in scripts {
+        resp::pack(out, &[&[b"SCRIPT", b"LOAD", script.text]], None);
+    }
+}
 
 /// A script that needs no key and shows whether scripts can be run at all.
 pub(crate) const TRIAL: Script = Script {

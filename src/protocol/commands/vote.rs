@@ -76,6 +76,8 @@ impl Vote {
         let cause = match meaning {
             // A new connection logs in again.
             Meaning::NoLogin => return Vote::Sever(Cause::logged_out(&text)),
+            // A new connection loads the scripts: this user may not send their texts.
+            Meaning::NoScript => return Vote::Sever(Cause::refused(&text)),
             // Another server may be the master by now (rule R38).
             _ if meaning.is_demoted() && !mutant(Mutant::KeepReplica) => {
                 return Vote::Sever(Cause::demoted(&text));

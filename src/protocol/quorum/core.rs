@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
+use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::script::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
@@ -163,6 +164,11 @@ impl<W> Core<W> {
     /// Nodes that operations are sent to.
     pub(crate) fn connected_nodes(&self) -> NodeSet {
         self.which(Node::is_connected)
+    }
+
+    /// Nodes whose servers run no scripts, as far as they are connected.
+    pub(crate) fn without_scripts(&self) -> NodeSet {
+        self.which(|node| node.wire().handshake.means.lack() == Some(Lack::Scripts))
     }
 
     fn view(&self, now: Instant) -> View {

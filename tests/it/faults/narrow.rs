@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, OnceLock};
 
-use redlock_sync::{Error, LockState, Redlock};
+use redlock_sync::{Error, KeptLock, LockState, Redlock};
 use support::*;
 
 fn without(commands: &[&str]) -> Server {
@@ -314,6 +314,11 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
     assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
     lock.release().unwrap();
     assert!(!server.exists("a"));
+    // Work that could not be marked as done would run on each host, each time.
+    let work = |_: &KeptLock| -> Result<(), Error> { panic!("it runs") };
+    let errors = unavailable(holder.once_per("a", TTL, 10 * TTL, work));
+    assert!(errors.is_permanent() && errors.to_string().contains("marked as done"));
+    eventually("that lock is released", || !server.exists("a"));
     go_on(server, [holder, next]);
     take(holder, "left").leak_for(TTL / 2).unwrap();
     let left = server.command(&["PTTL", "left"]);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::elsewhere::Elsewhere;
 use crate::errors::server_error::is_not_loaded;
+use crate::protocol::commands::dialect::Scripts;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -158,7 +159,8 @@ impl Wire {
         let Some(key) = key else {
             return ReplyClass::Vote;
         };
-        if command.loads && is_not_loaded(error) {
+        let only_by_hash = self.handshake.means.scripts == Scripts::OnlyByHash;
+        if command.loads && !only_by_hash && is_not_loaded(error) {
             if !mutant(Mutant::ForgottenIsLoaded) {
                 self.forget_loaded();
             }
