@@ -431,7 +431,7 @@ fn what_refuses_locks_is_named() {
         "-get",
         "-pexpire",
         "-del",
-        "-eval",
+        "-eval -evalsha",
         "resetkeys ~other",
     ] {
         let server = with(&[]);
