@@ -39,9 +39,10 @@ pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
 }
 
 /// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up, whose
-/// release had this error. A node that denied it may be another holder's, and is none of their majority. Returns whether they can. A release is sent again meanwhile to a node that was away, or has refused it for now. If a
-/// majority needs nodes that are away, those have the time of one try to connect. `go_on` is called every 10 ms or so, and
-/// ends the wait by returning false.
+/// release had this error: a node that denied it may be another holder's, and is none of their majority. Returns whether
+/// they can. A release is sent again meanwhile to a node that was away, or has refused it for now. If a majority needs
+/// nodes that are away, those have the time of one try to connect. `go_on` is called every 10 ms or so, and ends the wait
+/// by returning false.
 pub fn wait_released(
     redlock: &Redlock,
     (name, failed): (&[u8], &NodeErrors),

@@ -248,8 +248,8 @@ impl Tally {
     #[inline]
     pub(crate) fn verdict(self, question: Ballot, nodes: usize) -> Option<Verdict> {
         let (quorum, spare) = (majority(nodes), spare(nodes));
-        let (granted, refused, failed) =
-            (self.granted.len(), self.refused.len(), self.failed.len());
+        let [granted, refused, failed] =
+            [self.granted, self.refused, self.failed].map(NodeSet::len);
         let pending = nodes.saturating_sub(granted + refused + failed);
         if question == Ballot::Answer && pending > 0 {
             None
@@ -495,7 +495,7 @@ mod tests {
         }
         let mut set: NodeSet = [0, 7, 63].into_iter().collect();
         set.remove(7);
-        assert!(set.has(0) && !set.has(7) && set.has(63));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63]);
         assert_eq!(set.and(NodeSet::first(9)).or(NodeSet::EMPTY).len(), 1);
     }
 }

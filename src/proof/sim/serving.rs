@@ -70,12 +70,7 @@ impl World {
             Command::Release(token, notifies) => {
                 let waits = self.first_to_tell(connection, token);
                 let reply = self.release_on(node, token, notifies, args);
-                let untold = waits.filter(|_| reply == b":1\r\n");
-                self.check(Promise::Served, untold.is_none(), || {
-                    format!(
-                        "node {node}: {token} is released, and no waiter is told, as {untold:?}"
-                    )
-                });
+                self.notifies((node, token), waits, &reply);
                 reply
             }
             Command::Extend(token) => self.extend_on(node, token, true, args),
@@ -100,6 +95,14 @@ impl World {
                 self.ask(node, args, None)
             }
         }
+    }
+
+    /// Checks that a release that was carried out has notified the waiter that it should.
+    fn notifies(&mut self, (node, token): (usize, usize), waits: Option<usize>, reply: &[u8]) {
+        let untold = waits.filter(|_| reply == b":1\r\n");
+        self.check(Promise::Served, untold.is_none(), || {
+            format!("node {node}: {token} is released, and no waiter is told, as {untold:?}")
+        });
     }
 
     /// The store's reply. `own`: the process that asks, if no thread waits there.

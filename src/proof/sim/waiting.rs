@@ -433,8 +433,8 @@ impl World {
                 self.check(Promise::Available, excused, || {
                     format!("client {c}: too few answers, and nothing is wrong")
                 });
-                // A shorter ttl may be over first.
-                if call.request.ttl.duration() >= Duration::from_micros(NODE_TIMEOUT) {
+                // A shorter ttl may be over while the first connection to a node is waited for (rule R13b).
+                if call.request.ttl.duration() >= Duration::from_micros(2 * NODE_TIMEOUT) {
                     self.is_unserved(c, thread);
                 }
             }

@@ -480,18 +480,14 @@ mod tests {
         const TIME: u64 = 1_800_000_000_000_000;
         let mut server = Server::new(1, TIME);
         server.connect(0);
+        let (permits, slot) = (1, None);
         let asks = |server: &mut Server, token, time| {
-            let kind = Kind::Permit {
-                permits: 1,
-                slot: None,
-            };
-            let token = Token::from_bytes([token; 20]);
-            let key = Key::new(b"a"[..].into(), token, None).of_kind(kind);
+            let key = Key::new(b"a"[..].into(), Token::from_bytes([token; 20]), None);
+            let key = key.of_kind(Kind::Permit { permits, slot });
             ask(server, (&Action::Acquire(ttl(10_000 * MS)), &key), time) == b":1\r\n"
         };
         assert!(asks(&mut server, 1, TIME));
-        let moved = server.store.entries.iter_mut();
-        moved.for_each(|entry| entry.last = entry.last.map(|last| last - 5000));
+        server.store.entries[0].last = Some(TIME / 1000 + 5000);
         assert!(!asks(&mut server, 2, TIME));
         let granted = asks(&mut server, 3, TIME + 7_000_000);
         granted.then_some(()).into_iter().collect()

@@ -378,7 +378,11 @@ impl ShardWorld {
     }
 
     fn gave_up(&mut self, p: usize, thread: usize, call: &Call, ended: &Ended) {
-        let unserved = matches!(ended, Ended::Failed(WaitFailure::Unavailable(_)));
+        let why = match ended {
+            Ended::Failed(WaitFailure::Unavailable(errors)) => Some(errors.to_string()),
+            _ => None,
+        };
+        let unserved = why.is_some();
         trace!(
             self,
             "process {p}: {thread} has no lock, unserved: {unserved}"
@@ -389,20 +393,14 @@ impl ShardWorld {
         // A server that was promoted gives no votes for a while.
         let calm = self.conditions.is_calm()
             || self.quiet && call.name == NAMES.len() - 1 && !self.conditions.guarded;
-        let why = match ended {
-            Ended::Failed(WaitFailure::Unavailable(errors)) => errors.to_string(),
-            _ => String::new(),
-        };
         // Readers and writers need the mark beside the lock.
         // The last answer is as old as a pause between tries.
         let lately = |at: u64| self.t <= at + 4 * NODE_TIMEOUT;
         let is_torn =
             self.conditions.locks == Locks::ReadWrite && self.checks.torn_at.is_some_and(lately);
         self.check(Promise::Available, !calm || !unserved || is_torn, || {
-            format!(
-                "process {p}: {} is unavailable, and nothing is wrong: {why}",
-                call.name
-            )
+            let name = call.name;
+            format!("process {p}: {name} is unavailable, and nothing is wrong: {why:?}")
         });
         self.rests(p, thread);
     }
