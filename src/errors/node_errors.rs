@@ -30,6 +30,8 @@ struct VoteCount {
     question: Ballot,
     yes: u8,
     no: u8,
+    /// Of the nodes that denied, those that have nothing.
+    gone: u8,
     others: u8,
 }
 
@@ -65,8 +67,17 @@ impl NodeErrors {
             question,
             yes: count(yes),
             no: count(no),
+            gone: 0,
             others: count(others),
         });
+        self
+    }
+
+    /// Adds how many of those that denied have nothing.
+    pub(crate) fn with_gone(mut self, gone: usize) -> Self {
+        if let Some(votes) = &mut self.votes {
+            votes.gone = u8::try_from(gone).unwrap_or(u8::MAX);
+        }
         self
     }
 
@@ -101,10 +112,11 @@ impl NodeErrors {
         !self.permanent || self.nodes.iter().all(passes)
     }
 
-    /// How many nodes denied what they were asked.
+    /// How many nodes denied what they were asked, and may have another holder's lock.
     #[cfg(feature = "cli")]
     pub(crate) fn denied(&self) -> usize {
-        self.votes.map_or(0, |votes| votes.no.into())
+        self.votes
+            .map_or(0, |votes| votes.no.saturating_sub(votes.gone).into())
     }
 
     /// The failed nodes, each with its cause.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::errors::node_errors::{NodeError, NodeErrors};
+use crate::errors::server_error::Meaning;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::mark_done::{check_mark, check_scripts};
 use crate::lock::redlock::Redlock;
@@ -135,14 +136,20 @@ impl Redlock {
     }
 }
 
+const OTHER_DATA: &str = "the key of the mark has other data";
+
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a holder whose lock is renewed tries at least: its ttl may be shorter than a server is busy.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether the nodes do not refuse for good.
+/// Whether the nodes do not refuse for good, and none has other data in place of a mark.
 pub fn for_now(nodes: &NodeErrors) -> bool {
-    !nodes.is_permanent()
+    let has_other_data = |error: &NodeError| match &*error.cause {
+        Cause::Refused(text) => text == OTHER_DATA,
+        _ => error.cause.meaning() == Meaning::WrongType,
+    };
+    !nodes.is_permanent() && !nodes.iter().any(has_other_data)
 }
 
 /// Tries again, for this long, while the failures of the nodes may pass. `pause` returns whether to go on. A try is given the
@@ -173,13 +180,16 @@ pub fn patiently<T>(
 ///
 /// # Errors
 ///
-/// The errors of [`Redlock::last_run`]; and [`Error::Unavailable`] if the work has to be done now, and could not be marked.
+/// The errors of [`Redlock::last_run`]; [`Error::Lost`]; and [`Error::Unavailable`] if the work has to be done now, and could not be marked.
 pub fn last_run(redlock: &Redlock, kept: &KeptLock) -> Result<Option<LastRun>, Error> {
-    let last = redlock.last_run(kept.resource())?;
-    match last {
-        None => check_scripts(kept.lock().route.driver.nodes()).map(|()| None),
-        last => Ok(last),
+    if let Some(last) = redlock.last_run(kept.resource())? {
+        return Ok(Some(last));
     }
+    // Another holder may do the work by now.
+    if let Some(reason) = kept.lost() {
+        return Err(Error::lost(&kept.lock().key.resource, reason));
+    }
+    check_scripts(kept.lock().route.driver.nodes()).map(|()| None)
 }
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or
@@ -225,5 +235,5 @@ fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>,
 }
 
 fn other_data() -> Cause {
-    Cause::Refused("the key of the mark has other data".into())
+    Cause::Refused(OTHER_DATA.into())
 }

@@ -127,7 +127,7 @@ impl Query {
         Ok(self.by_hash)
     }
 
-    /// Calls each of these scripts for its keys. The error of one that is refused in both ways is that of its text.
+    /// Calls each of these scripts for its keys. The error of one that is refused in both ways is the last one's.
     pub(crate) fn ask_scripts<const N: usize>(
         &mut self,
         calls: [(&Script, &[&[u8]]); N],

@@ -12,7 +12,7 @@ use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};
-use crate::protocol::commands::node_id::{NodeId, Recognized};
+use crate::protocol::commands::node_id::{NodeId, Recognized, refuses_for_good};
 use crate::protocol::commands::resp::Reply;
 use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::values::clock;
@@ -137,7 +137,7 @@ impl Peer {
         match (meant.id.recognizes(reply), reply) {
             (Recognized::Another, _) => return Err(Cause::OtherServer),
             (Recognized::NotNow, Reply::Error(text)) => return Err(self.refused(text)),
-            (Recognized::NoId, Reply::Error(_)) => {
+            (Recognized::NoId, Reply::Error(text)) if refuses_for_good(text) => {
                 lock(&meant.without_id).insert(meant.id);
             }
             _ => {}

@@ -175,7 +175,7 @@ pub(super) struct SetUpReplies<'a> {
     look: Vec<Reply>,
     /// The errors of the trials, EVAL and EVALSHA.
     trials: [Option<String>; 2],
-    /// Whether the server has reported that it is a master.
+    /// Whether the server has reported its role, which is that of a master, or has none to report (rule R39).
     is_master: &'a Cell<bool>,
     /// The refusal of a server that is full, or that demands what this client does not have, before the server hangs
     /// up.

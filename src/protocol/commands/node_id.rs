@@ -22,6 +22,12 @@ pub(crate) enum Recognized {
     NotNow,
 }
 
+/// Whether a server that answers CLUSTER MYID like this never reports its ID. A proxy whose server is away has any words.
+pub(crate) fn refuses_for_good(error: &str) -> bool {
+    let lower = error.to_ascii_lowercase();
+    Meaning::of(error).concerns_rights() || lower.contains("unknown subcommand")
+}
+
 impl NodeId {
     pub(crate) fn of(text: &[u8]) -> Option<NodeId> {
         let is_id = text.iter().all(u8::is_ascii_hexdigit);
@@ -158,6 +164,26 @@ mod tests {
         ] {
             let expected = expected.and_then(|id| NodeId::of(id.as_bytes()));
             assert_eq!(map.id(&name(host)), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_may_pass_is_not_remembered() {
+        for (error, lasts) in [
+            (
+                "NOPERM this user has no permissions to run the 'cluster|myid' command",
+                true,
+            ),
+            ("ERR unknown subcommand 'MYID'. Try CLUSTER HELP.", true),
+            (
+                "ERR Unknown subcommand or wrong number of arguments for 'MYID'",
+                true,
+            ),
+            ("ERR unknown command 'CLUSTER'", true),
+            ("ERR upstream failure", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+        ] {
+            assert_eq!(refuses_for_good(error), lasts, "{error}");
         }
     }
 }

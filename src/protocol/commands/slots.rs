@@ -97,7 +97,7 @@ impl SlotMap {
     }
 
     /// The first slots of the ranges of the masters that this is true of.
-    pub(crate) fn ranges_of(
+    pub(crate) fn first_slots_of(
         &self,
         is_meant: impl Fn(&Endpoint) -> bool,
     ) -> impl Iterator<Item = u16> {

@@ -143,13 +143,15 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
             named => Err(Cause::Moved(named)),
         };
         let confirms = |opinions: &Opinions<A>| self.confirm(opinions, about, known.map);
-        let word = LastWord::of(&self.opinions.belief(), asked, is_there);
-        if word.as_ref().is_some_and(|word| word.answer.is_ok()) {
-            let word = word.filter(|_| confirms(&self.opinions));
+        let mut word = LastWord::of(&self.opinions.belief(), asked, is_there);
+        let is_ok = word.as_ref().is_some_and(|word| word.answer.is_ok());
+        if is_ok && confirms(&self.opinions) {
             return word.map(|word| (word, None));
         }
-        // The server may own other slots, also where servers do not agree yet on whether it has got or lost this one.
-        let mut is_decided = true;
+        // The server may own other slots, also where servers do not agree yet on whether it has got or lost this one, or where
+        // those that give it this one are few of the masters.
+        word = word.filter(|_| !is_ok);
+        let mut is_decided = !is_ok;
         for other in self.slots_of(address) {
             let opinions = self.about(|map| named(map.master(other), known.addr));
             match opinions.belief() {
@@ -176,7 +178,7 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
     fn slots_of(&self, address: &str) -> Vec<u16> {
         let maps = self.maps.iter();
         let slots = maps.flat_map(|(.., map)| {
-            let ranges = map.ranges_of(|master| is_at(master, address));
+            let ranges = map.first_slots_of(|master| is_at(master, address));
             ranges.take(RANGES)
         });
         let mut slots: Vec<u16> = slots.collect();

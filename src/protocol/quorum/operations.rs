@@ -45,7 +45,7 @@ impl<W> Operations<W> {
         (&mut self.slots[slot], &self.prefix)
     }
 
-    /// Whether an undo has notified another process that the lock of this acquire is free. Reported once.
+    /// Whether a release that came late has notified a process that the lock of this acquire is free. Reported once.
     pub(crate) fn take_notified(&mut self, slot: usize) -> bool {
         let operation = &self.slots[slot];
         operation.is_acquire() && self.notified_elsewhere.take(&operation.op.key.resource)

@@ -140,8 +140,12 @@ impl Votes {
         let waits = errors.iter().filter_map(wait).collect();
         let spare = spare(nodes.len());
         let retry_after = retry_after(waits, errors.len(), spare);
-        let errors =
-            NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
+        let instead = self.remarks.instead.iter();
+        let gone = instead.filter(|what| **what == Instead::Nothing).count();
+        let errors = NodeErrors::new(errors, retry_after);
+        let errors = errors
+            .with_votes(question, self.tally, nodes.len())
+            .with_gone(gone);
         // Judged by the answers to this operation.
         let refused = self.failed_by(|cause| cause.is_final() || mutant(Mutant::AnyFailureIsFinal));
         match refused.and(self.tally.failed).len() > spare {

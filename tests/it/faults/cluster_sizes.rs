@@ -61,7 +61,7 @@ fn cluster(map: impl Fn(u16) -> Vec<u8> + Send + Sync + 'static) -> (String, Arc
     let (own, count) = (port.clone(), asked.clone());
     let made = std::sync::OnceLock::new();
     let fake = Fake::new(move |words| match &*words[0] {
-        b"CLUSTER" => {
+        b"CLUSTER" if words[1] == b"SLOTS" => {
             count.fetch_add(1, Ordering::Relaxed);
             let port = u16::try_from(own.load(Ordering::Relaxed)).unwrap();
             made.get_or_init(|| map(port)).clone()

@@ -35,6 +35,29 @@ fn a_node_that_takes_no_connection_for_a_moment_keeps_no_work_from_being_done() 
     assert_eq!(done.unwrap(), Some(7));
 }
 
+/// Another host may do it by then.
+#[test]
+fn work_does_not_begin_under_a_lock_that_was_lost_while_its_mark_was_asked_for() {
+    let server = Server::start();
+    let (relays, redlock) = behind_relays(std::slice::from_ref(&server));
+    take(&redlock, "x").release().unwrap();
+    relays[0].take_no_more();
+    let done = thread::scope(|scope| {
+        let (ttl, begun) = (Duration::from_secs(1), || panic!("without the lock"));
+        let host = scope.spawn(move || {
+            redlock.once_per("nightly", ttl, PERIOD, |_| -> Result<(), Error> { begun() })
+        });
+        eventually("it has the lock", || server.exists("nightly"));
+        // The answer arrives, and the lock is renewed.
+        thread::sleep(Duration::from_millis(700));
+        relays[0].cut();
+        eventually("the lock is over", || !server.exists("nightly"));
+        relays[0].accept();
+        host.join().unwrap()
+    });
+    assert!(matches!(done, Err(Error::Lost(_))), "{done:?}");
+}
+
 #[test]
 fn one_of_all_that_ask_does_the_work_and_where_it_fails_the_next_one_does_it() {
     let servers = Server::several(3);

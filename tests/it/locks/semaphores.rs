@@ -330,7 +330,6 @@ fn a_command_that_is_not_permitted_ends_the_wait_at_once() {
         "zrange",
         "zadd",
         "pexpireat",
-        "eval",
         "zrem",
         "zscore",
         "zremrangebyscore",

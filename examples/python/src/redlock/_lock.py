@@ -300,11 +300,12 @@ class Lock:
 
 def _call(library: Any, handle: c_void_p, calls: list[Thread], name: str, *arguments: Any) -> Any:
     function, thread = getattr(library, f"redlock_lock_{name}"), this_thread()
+    outer = calls.count(thread)
     try:
         calls.append(thread)
         return function(handle, *arguments)
     finally:
-        if thread in calls:  # not if a signal handler has raised before it was added
+        if calls.count(thread) > outer:  # not if a signal handler has raised before it was added
             calls.remove(thread)
 
 

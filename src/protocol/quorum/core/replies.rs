@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::script::Action;
+use crate::protocol::commands::script::{Action, Notify};
 use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
@@ -185,7 +185,15 @@ impl<W> Core<W> {
                 let unloaded = Meaning::of(error) == Meaning::NoScript;
                 let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
                     || !unloaded && mutant(Mutant::DropReleaseWithQueue);
-                self.add_debt(at, command.owed.clone().filter(|_| !lost));
+                let owed = command.owed.clone().filter(|_| !lost);
+                // Named again, the queue would be refused again: more names have one than are remembered.
+                self.add_debt(
+                    at,
+                    match command.is_refused_for_companions(error) {
+                        true => owed.map(|debt| debt.notifying(Notify::None)),
+                        false => owed,
+                    },
+                );
             }
         }
     }

@@ -109,7 +109,7 @@ fn a_release_that_is_sent_late_notifies_a_waiter_unless_the_queue_is_refused() {
         world.answers(b"-OOM command not allowed\r\n");
         assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
         world.now += 100 * MS;
-        let mut sends = |keys: u8| {
+        let mut sends = |keys: u8, script: &Script| {
             assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
             world.sent.clear();
             world.output();
@@ -121,9 +121,9 @@ fn a_release_that_is_sent_late_notifies_a_waiter_unless_the_queue_is_refused() {
             world.input(Input::Received(Ok(refused)));
         };
         if notify != Notify::None {
-            sends(2);
+            sends(2, script);
         }
-        sends(1);
+        sends(1, &RELEASE);
     }
 }
 
