@@ -21,7 +21,7 @@ pub(crate) enum Named {
     Holder(Holder),
     /// The text has this holder's fingerprint, and is not that of its line.
     ByPart(Holder),
-    /// That is certain.
+    /// No holder, for certain.
     Nobody,
     /// Too few nodes answered.
     Unknown,

@@ -36,10 +36,12 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive),
-    /// and [`last_run`](Redlock::last_run), which is tried for 10 seconds if nodes are away for a moment: then it did not run. [`Error::Unavailable`] before it runs, too, where too many nodes [run no
-    /// scripts](crate::guide::operations#services-that-lack-commands) for the mark. [`Error::Config`], before anything is done, also for a name
-    /// that [cannot be marked](KeptLock::mark_done), and if `period` is shorter than `ttl`.
+    /// The error of the work. The errors of [`acquire`](Redlock::acquire), [`Lock::keep_alive`](crate::Lock::keep_alive), and
+    /// [`last_run`](Redlock::last_run), which is tried for 10 seconds if nodes are away for a moment: then it did not run.
+    /// [`Error::Unavailable`] also where so many nodes [run no
+    /// scripts](crate::guide::operations#services-that-lack-commands) that it could not be marked: it did not run, either.
+    /// [`Error::Config`], before anything is done, also for a name that [cannot be marked](KeptLock::mark_done), and if
+    /// `period` is shorter than `ttl`.
     ///
     /// [`Error::Lost`] or [`Error::Unavailable`] whose [`after_work`](Error::after_work) is true: the work has succeeded, and
     /// could not be marked as done, so the next call may do it again. What it returned is dropped. A release that fails after

@@ -22,6 +22,7 @@ pub const NODES: &str = "REDLOCK_NODES";
 pub const NODES_FILE: &str = "REDLOCK_NODES_FILE";
 /// Read last. So cron, sudo and services need no variable, and no copy of a password.
 pub const DEFAULT_FILE: &str = "/etc/redlock/nodes";
+
 /// The value of a variable, or of the flag that goes before it, and the name of which of the two has it.
 type Given = Option<(&'static str, OsString)>;
 /// The mode of a file, and its content.

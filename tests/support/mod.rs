@@ -243,7 +243,7 @@ impl Server {
             None => "--port",
         };
         let tls = self.certificate.as_ref().map(|one| one.args(self.dir()));
-        // What it prints before it has a log.
+        // Its output before it has a log.
         let mut output = std::fs::File::create(self.dir().join("output")).unwrap();
         let mut command = Command::new(&binary);
         match &self.sentinel {
@@ -475,7 +475,7 @@ pub fn redis_server() -> PathBuf {
 enum Started {
     Listens,
     Ended,
-    /// It runs, and does not listen.
+    /// Runs, and does not listen.
     Silent,
 }
 
@@ -549,7 +549,7 @@ fn ends_plainly() {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str);
         match text.or_else(|| payload.downcast_ref::<&str>().copied()) {
-            // (It may be full.)
+            // (Standard error may be full.)
             Some(text) if is_plain => drop(writeln!(std::io::stderr(), "{text}")),
             _ => default(panic),
         }
