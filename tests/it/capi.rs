@@ -954,7 +954,9 @@ fn chaos(
                 }
             }
         };
-        assert!((0..=8).contains(&status), "{what}: {status}");
+        // (9 is a panic, and 10 another kind of lock under the name.)
+        let is_expected = (0..=8).contains(&status) || status == 10;
+        assert!(is_expected, "{what}: {status}");
         // Nothing is written behind what was allowed.
         assert!(buf[cap..].iter().all(|byte| *byte == 0xAA));
         made += u64::from(status == 0 && (3..=10).contains(&what));
