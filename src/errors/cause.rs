@@ -74,6 +74,8 @@ pub(crate) enum Cause {
     NoWitness(String),
     /// The server runs no scripts, and no other command compares and deletes. Its answer.
     NoRelease(String),
+    /// The server cannot have the mark of work that is done: why.
+    NoMark(&'static str),
     /// This process cannot start the thread that connects.
     NoThread(String),
     /// The node is connected, but the time was over before it was asked.
@@ -170,6 +172,7 @@ impl Cause {
                 | Cause::NoInfo(_)
                 | Cause::NoWitness(_)
                 | Cause::NoRelease(_)
+                | Cause::NoMark(_)
         )
     }
 
@@ -194,7 +197,8 @@ impl Cause {
             | Cause::SameServer(_)
             | Cause::NoInfo(_)
             | Cause::NoWitness(_)
-            | Cause::NoRelease(_) => true,
+            | Cause::NoRelease(_)
+            | Cause::NoMark(_) => true,
             Cause::NoMaster(_, is_final) => *is_final,
             Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
             Cause::NotConnected(..)
@@ -275,6 +279,7 @@ mod tests {
             (Cause::NoInfo("x"), true),
             (Cause::NoWitness(String::new()), true),
             (Cause::NoRelease(text()), true),
+            (Cause::NoMark("x"), true),
             (Cause::NoThread(text()), false),
             (Cause::NotAsked, false),
         ] {

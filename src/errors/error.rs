@@ -179,7 +179,8 @@ impl fmt::Display for Error {
                         | Cause::LoggedOut(_)
                         | Cause::Demoted(_)
                         | Cause::NoWitness(_)
-                        | Cause::NoRelease(_) => "refused",
+                        | Cause::NoRelease(_)
+                        | Cause::NoMark(_) => "refused",
                         Cause::Replica(_) | Cause::Sentinel | Cause::Moved(_) => "is no master",
                         Cause::NoMaster(..) | Cause::NoAddress(_) => "has no master",
                         Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",

@@ -103,6 +103,7 @@ impl fmt::Display for Cause {
                 f,
                 "it permits neither EVAL nor DELIFEQ nor DELEX ({text}): a lock could be taken and not released"
             ),
+            Cause::NoMark(why) => f.write_str(why),
             Cause::NoThread(text) => write!(f, "cannot start a thread: {text}"),
             Cause::NotAsked => f.write_str("not asked in time"),
         }

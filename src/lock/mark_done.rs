@@ -84,7 +84,7 @@ pub(crate) fn check_scripts(nodes: &Nodes) -> Result<(), Error> {
         return Ok(());
     }
     let text = "it runs no scripts, so work cannot be marked as done (permit EVAL, or SCRIPT LOAD and EVALSHA)";
-    let cause = Arc::new(Cause::Refused(text.into()));
+    let cause = Arc::new(Cause::NoMark(text));
     let places = nodes.places().iter().enumerate();
     let failed = places.filter(|(node, _)| lacking.has(*node));
     let failed = failed.map(|(node, place)| NodeError {

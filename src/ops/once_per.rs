@@ -138,20 +138,14 @@ impl Redlock {
     }
 }
 
-const OTHER_DATA: &str = "the key of the mark has other data";
-
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a holder whose lock is renewed tries at least: its ttl may be shorter than a server is busy.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether the nodes do not refuse for good, and none has other data in place of a mark.
+/// Whether the nodes do not refuse for good.
 pub fn for_now(nodes: &NodeErrors) -> bool {
-    let has_other_data = |error: &NodeError| match &*error.cause {
-        Cause::Refused(text) => text == OTHER_DATA,
-        _ => error.cause.meaning() == Meaning::WrongType,
-    };
-    !nodes.is_permanent() && !nodes.iter().any(has_other_data)
+    !nodes.is_permanent()
 }
 
 /// Tries again, for this long, while the failures of the nodes may pass. `pause` returns whether to go on. A try is given the
@@ -220,10 +214,11 @@ fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>,
     let value = match value {
         Reply::Nil => return Ok(None),
         Reply::Bulk(value) => value,
+        Reply::Error(text) if Meaning::of(&text) == Meaning::WrongType => return Err(OTHER_DATA),
         Reply::Error(text) => return Err(Cause::refused(&text)),
         other => return Err(Cause::Garbage(other.kind().into())),
     };
-    let run = LastRun::parse(&value).ok_or_else(other_data)?;
+    let run = LastRun::parse(&value).ok_or(OTHER_DATA)?;
     Ok(match left {
         // The mark ended between the two commands.
         Reply::Int(-2) => None,
@@ -236,6 +231,4 @@ fn look(query: &mut Query, mark: &[u8], asking: bool) -> Result<Option<LastRun>,
     })
 }
 
-fn other_data() -> Cause {
-    Cause::Refused(OTHER_DATA.into())
-}
+const OTHER_DATA: Cause = Cause::NoMark("the key of the mark has other data");

@@ -210,8 +210,8 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
 
 /// A slot of the server at this address.
 pub(crate) fn slot_at(map: &SlotMap, address: &str) -> Option<u16> {
-    let is_its = |slot: &u16| map.master(*slot).is_some_and(|one| is_at(one, address));
-    map.shards().find(is_its)
+    let mut slots = map.first_slots_of(|master| is_at(master, address));
+    slots.next()
 }
 
 #[cfg(test)]

@@ -478,19 +478,18 @@ mod tests {
     /// whose clock is 5 s behind: a key moves with its end, by that clock.
     fn granted_early() -> Vec<()> {
         const TIME: u64 = 1_800_000_000_000_000;
-        let mut server = Server::new(1, TIME);
+        let (mut server, permits, slot) = (Server::new(1, TIME), 1, None);
         server.connect(0);
-        let (permits, slot) = (1, None);
-        let asks = |server: &mut Server, token, time| {
-            let key = Key::new(b"a"[..].into(), Token::from_bytes([token; 20]), None);
-            let key = key.of_kind(Kind::Permit { permits, slot });
+        let asks = |server: &mut Server, token: u8, time| {
+            let key = Key::new(b"a"[..].into(), Token::from_bytes([token; 20]), None)
+                .of_kind(Kind::Permit { permits, slot });
             ask(server, (&Action::Acquire(ttl(10_000 * MS)), &key), time) == b":1\r\n"
         };
         assert!(asks(&mut server, 1, TIME));
         server.store.entries[0].last = Some(TIME / 1000 + 5000);
         assert!(!asks(&mut server, 2, TIME));
-        let granted = asks(&mut server, 3, TIME + 7_000_000);
-        granted.then_some(()).into_iter().collect()
+        let granted = asks(&mut server, 3, TIME + 7_000_000).then_some(());
+        granted.into_iter().collect()
     }
 
     #[test]

@@ -48,8 +48,9 @@ fn work_does_not_begin_under_a_lock_that_was_lost_while_its_mark_was_asked_for()
             redlock.once_per("nightly", ttl, PERIOD, |_| -> Result<(), Error> { begun() })
         });
         eventually("it has the lock", || server.exists("nightly"));
-        // The answer arrives, and the lock is renewed.
-        thread::sleep(Duration::from_millis(700));
+        // The answer to the acquire has arrived then.
+        let renewals = server.calls("evalsha");
+        eventually("it is renewed", || server.calls("evalsha") > renewals);
         relays[0].cut();
         eventually("the lock is over", || !server.exists("nightly"));
         relays[0].accept();

@@ -383,18 +383,14 @@ impl ShardWorld {
             _ => None,
         };
         let unserved = why.is_some();
-        trace!(
-            self,
-            "process {p}: {thread} has no lock, unserved: {unserved}"
-        );
+        trace!(self, "process {p}: {thread} has no lock: {unserved}");
         self.check(Promise::InTime, self.t <= call.ends, || {
             format!("process {p}: a call of {thread} takes too long")
         });
         // A server that was promoted gives no votes for a while.
         let calm = self.conditions.is_calm()
             || self.quiet && call.name == NAMES.len() - 1 && !self.conditions.guarded;
-        // Readers and writers need the mark beside the lock.
-        // The last answer is as old as a pause between tries.
+        // Readers and writers need the mark beside the lock. The last answer is as old as a pause between tries.
         let lately = |at: u64| self.t <= at + 4 * NODE_TIMEOUT;
         let is_torn =
             self.conditions.locks == Locks::ReadWrite && self.checks.torn_at.is_some_and(lately);
