@@ -134,6 +134,34 @@ fn a_majority_for_the_next_holder_has_none_of_the_nodes_that_another_holder_has(
     }
 }
 
+/// As a majority has released it: but two such ends, each without another node, would lock the name.
+#[test]
+fn a_node_that_a_release_was_confirmed_without_has_a_moment_to_come_back() {
+    let away: [fn(&Server); 2] = [Server::stop, |server| {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    }];
+    let back: [fn(&Server); 2] = [Server::resume, |server| {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    }];
+    for (goes, comes) in away.into_iter().zip(back) {
+        for options in [&["--shared"][..], &["--slots", "2"], &["--fence"]] {
+            let (fleet, dir) = (Fleet::new(3), TempDir::new());
+            let ends = dir.path().join("ends");
+            let mut child = run_until(&fleet, &[&["--ttl", "60s"], options].concat(), &ends);
+            goes(&fleet.servers[1]);
+            std::fs::write(&ends, "").unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+            comes(&fleet.servers[1]);
+            assert_eq!(child.wait().code(), Some(0));
+            assert_eq!(said(&mut child), "");
+            for (at, server) in fleet.servers.iter().enumerate() {
+                // (Fencing counters and the server's own key stay.)
+                assert!(!server.exists("shop:report"), "{options:?}, node {at}");
+            }
+        }
+    }
+}
+
 /// With the name, and for how long.
 #[test]
 fn a_lock_that_could_not_be_released_is_named() {

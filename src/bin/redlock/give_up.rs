@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::{escaped, human, may_pass, wait_released};
+use redlock_sync::command::{escaped, human, may_pass, wait_released, wait_released_everywhere};
 use redlock_sync::{Error, KeptLock, Lock, LostReason, NodeErrors, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try
 /// to connect: nothing shows that they will be back, and a dead node does not hold up a script.)
 const LONGER: Duration = Duration::from_secs(10);
+/// The time for the nodes that the end was confirmed without. (One that was away for all of the run has nothing of it, and
+/// is not waited for.)
+const REST: Duration = Duration::from_secs(2);
 /// The time that the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -44,30 +47,12 @@ pub(crate) fn give_up(
     let locked = |trouble: &dyn Display| {
         report_locked(job, left.saturating_sub(began.elapsed()), trouble);
     };
-    let (done, result) = channel();
-    let (hand_over, handed_over) = channel();
-    let (redlock, name) = (redlock.clone(), job.name.clone().into_encoded_bytes());
+    let name = job.name.as_encoded_bytes();
+    let (others, owned_name) = (redlock.clone(), name.to_owned());
     let waits = move |failed: &NodeErrors, go_on: &dyn Fn() -> bool| {
-        wait_released(&redlock, (&name, failed), left.min(LONGER), go_on)
+        wait_released(&others, (&owned_name, failed), left.min(LONGER), go_on)
     };
-    let waits_there = waits.clone();
-    let give_up = move || {
-        // Handed over only now: a thread that cannot be started would drop it, which releases it.
-        if let Ok(kept) = handed_over.recv() {
-            let waits = |failed: &NodeErrors| waits_there(failed, &|| true);
-            let _ = done.send(end_lock(kept, rest, waits, sleep));
-        }
-        // Wakes the thread that waits for signals.
-        let _ = raise(SIGCHLD);
-    };
-    let thread = thread::Builder::new().name("redlock-end".into());
-    let ended = match thread.spawn(give_up) {
-        Ok(_) => {
-            let _ = hand_over.send(kept);
-            wait_ended(&result, signals, asked)
-        }
-        Err(_) => end_here(kept, rest, waits, signals, asked),
-    };
+    let ended = end_beside(kept, rest, waits, signals, asked);
     let result = match ended {
         Ended::Lock(result) => result,
         Ended::Thread => return end,
@@ -77,7 +62,11 @@ pub(crate) fn give_up(
         }
     };
     match result {
-        Ok(()) => end,
+        Ok(()) => {
+            let time = asked.map_or(REST, |_| LAST).min(left);
+            wait_for_rest(redlock, name, time, signals);
+            end
+        }
         Err(Error::Lost(lost)) => {
             say_lost(Some(lost.reason()));
             End::Code(LOST)
@@ -87,6 +76,14 @@ pub(crate) fn give_up(
             end
         }
     }
+}
+
+/// Waits for the nodes that have not confirmed the end, until a signal asks us to end.
+fn wait_for_rest(redlock: &Redlock, name: &[u8], time: Duration, signals: &Receiver<i32>) {
+    wait_released_everywhere(redlock, name, time, || {
+        processes::reap_orphans(&[]);
+        !signals.try_iter().any(asks_to_end)
+    });
 }
 
 /// The end that came first while the lock was given up.
@@ -101,6 +98,36 @@ enum Ended {
 fn sleep() -> bool {
     thread::sleep(PAUSE);
     true
+}
+
+/// Ends the lock on a thread of its own, beside which signals are looked at.
+fn end_beside(
+    kept: KeptLock,
+    rest: Duration,
+    waits: impl Fn(&NodeErrors, &dyn Fn() -> bool) -> bool + Clone + Send + 'static,
+    signals: &Receiver<i32>,
+    asked: Option<i32>,
+) -> Ended {
+    let (done, result) = channel();
+    let (hand_over, handed_over) = channel();
+    let waits_there = waits.clone();
+    let give_up = move || {
+        // Handed over only now: a thread that cannot be started would drop it, which releases it.
+        if let Ok(kept) = handed_over.recv() {
+            let waits = |failed: &NodeErrors| waits_there(failed, &|| true);
+            let _ = done.send(end_lock(kept, rest, waits, sleep));
+        }
+        // Wakes the thread that waits for signals.
+        let _ = raise(SIGCHLD);
+    };
+    let thread = thread::Builder::new().name("redlock-end".into());
+    match thread.spawn(give_up) {
+        Ok(_) => {
+            let _ = hand_over.send(kept);
+            wait_ended(&result, signals, asked)
+        }
+        Err(_) => end_here(kept, rest, waits, signals, asked),
+    }
 }
 
 /// Ends the lock on this thread: a signal ends the tries, and soon after it the wait for the nodes.
