@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::settings::url;
 use crate::values::endpoint::Endpoint;
 
 /// How many servers are asked first, and how many in all if those do not decide it.
@@ -78,12 +79,13 @@ fn candidates<'a>(
 ) -> Vec<Candidate<'a>> {
     let is_it = |one: &Endpoint| about.is_some_and(|about| is_at(one, about.address));
     let is_other = |one: &&Endpoint| !is_it(one) || mutant(Mutant::AskedAboutItself);
-    let (mut masters, mut replicas): (Vec<_>, Vec<_>) = map
-        .servers()
+    // No other text is looked up: it may be an encoded password, and resolvers would get it.
+    let hosts = || map.servers().filter(|one| url::is_host(&one.0));
+    let (mut masters, mut replicas): (Vec<_>, Vec<_>) = hosts()
         .filter(is_other)
         .partition(|one| owners.contains(one));
     if masters.is_empty() && replicas.is_empty() {
-        masters = map.servers().collect();
+        masters = hosts().collect();
     }
     for some in [&mut masters, &mut replicas] {
         let by = turn.checked_rem(some.len()).unwrap_or(0);
