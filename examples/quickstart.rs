@@ -2,7 +2,7 @@
 //! on five Redis nodes, of which one is frozen and another is killed in mid-run.
 //!
 //! ```sh
-//! cargo run --release --example quickstart
+//! cargo run --example quickstart
 //! ```
 //!
 //! The nodes are private `redis-server` processes (from `PATH`, or the binary that `REDIS_SERVER`
@@ -70,7 +70,7 @@ const HARM: [Harm; 3] = [
     (TOTAL / 8 * 7, "node 3 goes on", |nodes| nodes[3].resume()),
 ];
 
-const COMMAND: &str = "cargo run --release --example quickstart";
+const COMMAND: &str = "cargo run --example quickstart";
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {
