@@ -320,3 +320,107 @@ fn without_a_loopback_interface_one_line_names_it() {
         assert_eq!(named.count(), 1, "{said}");
     }
 }
+
+/// A program that runs `before`, and then the server.
+fn server_script(dir: &TempDir, before: &str, run: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = dir.path().join("redis-server");
+    let server = redis_server();
+    let text = format!(
+        "#!/bin/sh\n{before}\n{run} '{}' \"$@\"\nexit\n",
+        server.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+    path
+}
+
+/// The exit code and the standard error of the test `name`, run alone with this server.
+fn alone_with(server: &Path, name: &str) -> (Option<i32>, String) {
+    let mut process = own_process(name, "start");
+    let output = process.env("REDIS_SERVER", server).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), said)
+}
+
+/// As on Ubuntu 22.04.
+#[test]
+fn a_server_before_7_0_is_named_once_and_no_test_fails_for_it() {
+    const NAME: &str = "a_server_before_7_0_is_named_once_and_no_test_fails_for_it";
+    if told().is_some() {
+        Server::several(2);
+        return;
+    }
+    let dir = TempDir::for_programs();
+    let old =
+        "[ \"$1\" != --version ] || { echo 'Redis server v=6.0.16 sha=00000000:0 bits=64'; exit; }";
+    let (code, said) = alone_with(&server_script(&dir, old, "exec"), NAME);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.trim()
+            .starts_with("The tests need Redis 7.0 or later, and "),
+        "{said}"
+    );
+    assert!(said.contains(" is 6.0.16. "), "{said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+    let too_old = |printed| server_program::too_old(printed).is_some();
+    assert!(too_old("Redis server v=6.2.14 sha=00000000:0 malloc=libc"));
+    for fits in [
+        "Redis server v=7.0.15 sha=0",
+        "Valkey server v=8.1.1 sha=0",
+        "Redis server v=10.0.0",
+        "v=unstable",
+        "",
+    ] {
+        assert!(!too_old(fits), "{fits}");
+    }
+}
+
+#[test]
+fn a_script_that_runs_the_server_as_another_process_is_refused_and_one_that_becomes_it_is_not() {
+    const NAME: &str = "a_script_that_runs_the_server_as_another_process_is_refused_and_one_that_becomes_it_is_not";
+    if told().is_some() {
+        Server::start().stop();
+        return;
+    }
+    let dir = TempDir::for_programs();
+    let (code, said) = alone_with(&server_script(&dir, "", "exec"), NAME);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = alone_with(&server_script(&dir, "", ""), NAME);
+    assert_eq!(code, Some(101), "{said}");
+    assert!(said.contains("a script has to end with `exec`"), "{said}");
+}
+
+/// As behind `docker run -v /tmp:/tmp`: its end is that of its watchdog.
+#[test]
+fn the_first_process_of_a_container_leaves_no_directory() {
+    const NAME: &str = "the_first_process_of_a_container_leaves_no_directory";
+    let dir = TempDir::new();
+    if told().is_some() {
+        return;
+    }
+    let path = dir.path();
+    let first = format!("export TMPDIR='{}'", path.display());
+    if let Some(output) = in_namespaces(NAME, "pf", &first, NAME) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
+    }
+}
+
+/// As with `cargo test --manifest-path`, where the current directory is not in the checkout.
+#[test]
+fn as_many_tests_wait_for_a_turn_wherever_cargo_was_called() {
+    const NAME: &str = "as_many_tests_wait_for_a_turn_wherever_cargo_was_called";
+    if let Some(threads) = told() {
+        assert_eq!(std::env::var("RUST_TEST_THREADS"), Ok(threads));
+        return;
+    }
+    for (given, threads) in [(None, "24"), (Some("3"), "3")] {
+        let mut process = own_process(NAME, threads);
+        process.env_remove("RUST_TEST_THREADS");
+        process.envs(given.map(|given| ("RUST_TEST_THREADS", given)));
+        let output = process.output().unwrap();
+        assert!(output.status.success(), "{threads}");
+    }
+}

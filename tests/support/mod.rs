@@ -31,11 +31,13 @@ pub mod processes;
 pub mod programs;
 pub mod relay;
 pub mod sentinels;
+pub mod server_program;
 pub mod turns;
 pub mod watchdog;
 
 pub use ports::{Port, free_port};
 pub use programs::*;
+pub use server_program::redis_server;
 pub use watchdog::{TempDir, watched};
 
 use std::io::Write as _;
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 
 use certificates::Certificate;
 use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
+use server_program::{cannot_start, is_itself, is_new_enough};
 
 /// Longer than a busy machine stands still, which must not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -132,6 +135,7 @@ impl Server {
         args: Vec<String>,
         sentinel: Option<String>,
     ) -> Server {
+        is_new_enough();
         Server {
             child: None,
             port: free_port().into(),
@@ -280,6 +284,7 @@ impl Server {
                 return Started::Ended;
             }
             if let Ok(stream) = std::os::unix::net::UnixStream::connect(self.socket()) {
+                is_itself(child.id(), &stream);
                 // A cluster node listens before it finds that its second port is taken, and leaves.
                 if is_in_cluster && !answers(stream) {
                     continue;
@@ -461,32 +466,12 @@ impl Drop for Server {
     }
 }
 
-/// The server that is tested, wherever it is started.
-pub fn redis_server() -> PathBuf {
-    let given = std::env::var_os("REDIS_SERVER").filter(|given| !given.is_empty());
-    let given = PathBuf::from(given.unwrap_or_else(|| "redis-server".into()));
-    match given.components().count() {
-        1 => given,
-        _ => std::path::absolute(given).unwrap(),
-    }
-}
-
 /// How a server has started.
 enum Started {
     Listens,
     Ended,
     /// Runs, and does not listen.
     Silent,
-}
-
-fn cannot_start(binary: &Path, error: &std::io::Error) -> ! {
-    let binary = binary.display();
-    match error.kind() {
-        std::io::ErrorKind::NotFound => panic!(
-            "there is no {binary}: install it (apt-get install redis-server), or name another one in REDIS_SERVER"
-        ),
-        _ => panic!("cannot start {binary}: {error}"),
-    }
 }
 
 fn answers(mut stream: std::os::unix::net::UnixStream) -> bool {

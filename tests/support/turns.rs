@@ -25,6 +25,21 @@ thread_local! {
     static TURN: OnceCell<Option<UnixListener>> = const { OnceCell::new() };
 }
 
+/// Threads of the harness, which may wait for a turn. In the checkout `.cargo/config.toml` sets this for all tests; cargo does
+/// not read that for `--manifest-path` from elsewhere, and the harness would have a thread for each processor. The linker's
+/// list of what runs before `main` has this function.
+#[cfg(test)]
+#[used]
+// SAFETY: the list is one of such functions, and no thread runs yet that could look at the environment.
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = {
+    extern "C" fn threads() {
+        // SAFETY: a plain call with strings that end with a zero. What the user has set stays.
+        unsafe { libc::setenv(c"RUST_TEST_THREADS".as_ptr(), c"24".as_ptr(), 0) };
+    }
+    threads
+};
+
 /// Waits until this test may begin, when it is about to start its first server or process. In all other threads than those
 /// that the test harness makes, which have names, it returns at once.
 pub fn take() {

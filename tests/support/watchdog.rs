@@ -1,7 +1,8 @@
 //! Nothing is left behind, however a program of these tests ends. All its directories are in one, and the processes that it
 //! starts have their current directory in that one or carry its name in their environment. A watchdog, which is a process
 //! of its own, waits for the end of a pipe: the kernel closes that with the program, by whatever signal it ends. Then it
-//! kills these processes, also stopped ones, and removes the directory.
+//! kills these processes, also stopped ones, and removes the directory. A program that ends by itself removes that, too: the
+//! watchdog of the first process of a container ends with it.
 //!
 //! Processes are found at that moment, and not by ids that were written down: another process may have the same id by then.
 //! `PR_SET_PDEATHSIG` would do less: it is bound to the thread that started a process, and tests have threads that end.
@@ -50,12 +51,15 @@ struct Run {
     dir: PathBuf,
     /// Programs are built here: where temporary files are, none may be allowed to run.
     programs: PathBuf,
+    /// The program, and not a process that was forked from it.
+    process: u32,
     /// Never waited for. It ends with the pipe to it, which ends with this program.
     _watchdog: Child,
 }
 
+static RUN: OnceLock<Run> = OnceLock::new();
+
 fn run() -> &'static Run {
-    static RUN: OnceLock<Run> = OnceLock::new();
     RUN.get_or_init(|| {
         raise_file_limit();
         let dir = new_directory(&base());
@@ -67,13 +71,24 @@ fn run() -> &'static Run {
             let _ = std::fs::remove_dir(&dir);
             panic!("cannot start sh: {error}")
         });
+        // SAFETY: the function makes no use of what may be gone by then.
+        unsafe { libc::atexit(at_exit) };
         Run {
             name,
             dir,
             programs,
+            process: std::process::id(),
             _watchdog: watchdog,
         }
     })
+}
+
+extern "C" fn at_exit() {
+    if let Some(run) = RUN.get().filter(|run| run.process == std::process::id()) {
+        for dir in [&run.dir, &run.programs] {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
 }
 
 /// The name of all that this program leaves to its watchdog: also that of network namespaces, with `-` and more behind it.
