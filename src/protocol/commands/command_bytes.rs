@@ -302,8 +302,8 @@ impl<'a> CommandWriter<'a> {
         match key.kind.row().form {
             Form::Value | Form::Names => self.script(script, &[], &[id, ttl], shortens),
             Form::Member => {
-                let args = [id, Bytes(&key.holder(self.scripts)), ttl];
-                self.script(script, &[], &args, shortens);
+                let holder = key.holder(self.scripts);
+                self.script(script, &[], &[id, Bytes(&holder), ttl], shortens);
             }
         }
     }
@@ -329,8 +329,8 @@ impl<'a> CommandWriter<'a> {
             (Form::Value, _) => self.script(script, beside, &[id], but),
             (Form::Member, _) => {
                 let stray = matches!(kind, Kind::Stray(_)).then_some(Number(1));
-                let args = [id, Bytes(&key.holder(self.scripts))];
-                self.script(script, beside, &args, but.or(stray));
+                let holder = key.holder(self.scripts);
+                self.script(script, beside, &[id, Bytes(&holder)], but.or(stray));
             }
             (Form::Names, _) => {
                 let (names, writer) = (Number(self.keys.len() as u64), kind.writer());
