@@ -19,6 +19,7 @@ use crate::net::place::deployment::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::calls::redirect::{QuestionHop, RedirectedQuestion};
+use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{self, LOOKS, Script};
 use crate::protocol::commands::slots;
@@ -99,7 +100,10 @@ impl Query {
             bytes.clear();
             resp::pack(&mut bytes, &[&[b"ASKING"]], None);
             resp::pack(&mut bytes, &[command], None);
-            let [_, answered] = self.ask(&bytes)?;
+            let [asked, answered] = self.ask(&bytes)?;
+            if imports_nothing(&asked) {
+                return Err(Cause::OtherServer);
+            }
             *reply = answered;
         }
         Ok(replies)

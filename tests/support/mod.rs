@@ -110,6 +110,19 @@ impl Server {
         Server::with(None, &[])
     }
 
+    /// The only server of a Redis Cluster, over TCP.
+    pub fn plain_cluster() -> Server {
+        let no_matter = "--cluster-require-full-coverage";
+        let server = Server::with(None, &["--cluster-enabled", "yes", no_matter, "no"]);
+        server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        eventually("it serves its slots", || {
+            let state = server.command(&["CLUSTER", "INFO"]);
+            let state: String = redis::from_redis_value(state).unwrap();
+            state.contains("cluster_state:ok")
+        });
+        server
+    }
+
     /// Over TLS, with that certificate.
     pub fn over_tls(certificate: &Certificate, args: &[&str]) -> Server {
         Server::with(Some(certificate.clone()), args)

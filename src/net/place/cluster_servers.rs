@@ -18,7 +18,7 @@ use crate::protocol::node::cluster_answers::{self, HeardMaps, Known, ToldMap, no
 use crate::protocol::node::cluster_map::{ClusterMap, ToAsk};
 use crate::protocol::node::cluster_votes::{About, is_at};
 use crate::protocol::node::directory_questions::Heard;
-use crate::protocol::node::found_master::LastWord;
+use crate::protocol::node::found_master::{FoundMaster, LastWord};
 use crate::protocol::node::opinions::Unknown;
 use crate::settings::url;
 use crate::values::clock;
@@ -133,14 +133,11 @@ impl ClusterServers {
         self.seeds.iter().any(|seed| seed.addr() == addr)
     }
 
-    /// The server at this address, which has to be the one that the known map means, as far as both report its ID.
+    /// The server at this address, which has to be the one that the known map means, as far as both report its ID, and one of
+    /// a Cluster.
     pub(super) fn peer(&self, addr: ConnectionAddr) -> Peer {
         let meant = named_at(&addr).and_then(|server| lock(&self.known).meant(&server));
-        let peer = self.given.peer(addr);
-        match meant {
-            Some(id) => peer.meaning(id, self.without_id.clone()),
-            None => peer,
-        }
+        self.given.peer(addr).meaning(meant, &self.without_id)
     }
 
     /// A server that is asked for its map. At an address that was given any one counts: all servers may have been replaced.
@@ -204,9 +201,13 @@ impl ClusterServers {
         &self,
         said: &Maps,
         slot: &AtomicU16,
-        about: About<'_>,
+        (found, about): (&FoundMaster, About<'_>),
         asked: Instant,
     ) -> Option<LastWord> {
+        if !found.may_be(lock(&self.known).id_at(about.address)) {
+            let answer = Err(Cause::OtherServer);
+            return Some(LastWord { answer, at: asked });
+        }
         let (word, stays) = self.judged(|known| said.word(about, known, asked))?;
         if let Some(other) = stays {
             slot.store(other, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use crate::net::socket::peer::Peer;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::node::cluster_votes::About;
 use crate::protocol::node::found_master::{Confirmed, DirectoryTimes, FoundMaster, LastWord};
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::handshake::{Handshake, ServerInCluster};
 use crate::values::clock;
 use crate::values::sync::{
     Mutex,
@@ -49,7 +49,10 @@ pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>
     Handshake {
         witness_key: witness.map(Into::into),
         routed: true,
-        server: text::address(peer.addr()).into(),
+        server: ServerInCluster {
+            address: text::address(peer.addr()).into(),
+            ..handshake.server
+        },
         ..handshake
     }
 }
@@ -119,7 +122,8 @@ impl Directory {
         }
         match connected {
             Ok((connection, handshake)) => {
-                let found = Some(found);
+                let id = handshake.server.id;
+                let found = Some(FoundMaster { id, ..found });
                 Ok((connection, Handshake { found, ..handshake }))
             }
             Err(cause) => {
@@ -263,11 +267,13 @@ impl Directory {
                 let lately = found.is_confirmed;
                 let about = About { address, lately };
                 let said = cluster.ask_all(of, Some(about), time);
-                let word = cluster.confirm(&said, slot, about, asked);
+                let word = cluster.confirm(&said, slot, (found, about), asked);
                 (said.opinions, word)
             }
         };
-        let is_sure = word.is_some() && !said.is_silence();
+        let is_sure = word
+            .as_ref()
+            .is_some_and(|word| word.answer.is_err() || !said.is_silence());
         let was_warned = self.warned.swap(!is_sure, Ordering::Relaxed);
         if !was_warned && !is_sure {
             self.warn(&said, word.is_some());

@@ -40,12 +40,20 @@ pub(crate) struct Peer {
 /// The server of a Redis Cluster that is meant by an address.
 #[derive(Clone)]
 struct Meant {
-    id: NodeId,
+    server: MeantServer,
     without_id: WithoutId,
 }
 
-/// The IDs of servers that refuse to report them to this user. They are not asked again: operators watch refusals.
-pub(crate) type WithoutId = Arc<Mutex<BTreeSet<NodeId>>>;
+/// A server of a Redis Cluster: its ID, or its address where no map has an ID for it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum MeantServer {
+    Id(NodeId),
+    At(String),
+}
+
+/// The servers that refuse to report their IDs to this user. They are not asked again: operators watch refusals.
+#[derive(Clone, Default)]
+pub(crate) struct WithoutId(Arc<Mutex<BTreeSet<MeantServer>>>);
 
 /// The passwords of other servers.
 pub(crate) struct OtherSecrets {
@@ -117,32 +125,44 @@ impl Peer {
         }
     }
 
-    /// Connects only to the server with this ID, as far as the one at the address reports one.
-    pub(crate) fn meaning(self, id: NodeId, without_id: WithoutId) -> Peer {
-        let meant = Some(Meant { id, without_id });
-        Peer { meant, ..self }
+    /// Connects only to the server of a Redis Cluster with this ID, as far as the one at the address reports one. `None`: to
+    /// any, whose ID is kept.
+    pub(crate) fn meaning(self, id: Option<NodeId>, without_id: &WithoutId) -> Peer {
+        let at = || MeantServer::At(address(self.info.addr()));
+        let server = id.map_or_else(at, MeantServer::Id);
+        let without_id = without_id.clone();
+        Peer {
+            meant: Some(Meant { server, without_id }),
+            ..self
+        }
     }
 
     /// Whether the server is asked for its ID.
     pub(crate) fn asks_for_id(&self) -> bool {
-        let has_one = |meant: &Meant| !lock(&meant.without_id).contains(&meant.id);
+        let has_one = |meant: &Meant| !lock(&meant.without_id.0).contains(&meant.server);
         self.meant.as_ref().is_some_and(has_one)
     }
 
-    /// Whether the server that answers like this to the question for its ID may be the one that is meant.
-    pub(crate) fn recognize(&self, reply: &Reply) -> Result<(), Cause> {
+    /// The ID that the server reports which answers like this to the question for it, if it does. `Err`: it is not the server
+    /// that is meant, or does not answer now.
+    pub(crate) fn recognize(&self, reply: &Reply) -> Result<Option<NodeId>, Cause> {
         let Some(meant) = &self.meant else {
-            return Ok(());
+            return Ok(None);
         };
-        match (meant.id.recognizes(reply), reply) {
+        let id = match meant.server {
+            MeantServer::Id(id) => Some(id),
+            MeantServer::At(_) => None,
+        };
+        match (Recognized::by(reply, id), reply) {
+            (Recognized::It(id), _) => return Ok(Some(id)),
             (Recognized::Another, _) => return Err(Cause::OtherServer),
             (Recognized::NotNow, Reply::Error(text)) => return Err(self.refused(text)),
             (Recognized::NoId, Reply::Error(text)) if refuses_for_good(text) => {
-                lock(&meant.without_id).insert(meant.id);
+                lock(&meant.without_id.0).insert(meant.server.clone());
             }
             _ => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The secrets that no text over a connection with this login may repeat.

@@ -1,4 +1,4 @@
-//! The commands that set a connection up, and the replies to them: AUTH, HELLO, SELECT, INFO, the scripts. With the
+//! The commands that set a connection up, and the replies to them: AUTH, HELLO, SELECT, CLUSTER MYID, INFO, the scripts. With the
 //! rights of the README's user no command of these is refused: a capability is tried only if a reply shows that the
 //! server may lack it.
 
@@ -215,7 +215,7 @@ impl<'a> SetUpReplies<'a> {
         // The ID of the server is asked for in between.
         let is_id = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
         match reply {
-            id if is_id => self.peer.recognize(&id)?,
+            id if is_id => self.handshake.server.id = self.peer.recognize(&id)?,
             Reply::Error(text) => {
                 let cause = self.peer.refused(&text);
                 // If INFO is merely not answered now, the run id can be had later.

@@ -11,10 +11,11 @@ const LENGTH: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeId([u8; LENGTH]);
 
-/// Whether the server at an address is the one that is meant.
+/// Whether the server at an address may be the one that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recognized {
-    It,
+    /// The server has this ID: the one that is meant, or any, since the ID of that one is not known.
+    It(NodeId),
     Another,
     /// The server does not report an ID: a proxy, a service without that command, a user who may not ask for it.
     NoId,
@@ -45,20 +46,23 @@ impl NodeId {
             _ => None,
         }
     }
+}
 
-    /// Whether the server that replies like this to CLUSTER MYID is the one with this ID.
-    pub(crate) fn recognizes(&self, reply: &Reply) -> Recognized {
-        let other = match mutant(Mutant::AnyServerIsMeant) {
-            true => Recognized::It,
-            false => Recognized::Another,
-        };
+impl Recognized {
+    /// The meaning of the reply to CLUSTER MYID. `meant`: the ID of the server that is meant, where a map has it.
+    pub(crate) fn by(reply: &Reply, meant: Option<NodeId>) -> Recognized {
+        let any = mutant(Mutant::AnyServerIsMeant);
         match reply {
             Reply::Bulk(id) => match NodeId::of(id) {
-                Some(id) if id == *self => Recognized::It,
-                Some(_) => other,
+                Some(id) if any || meant.is_none_or(|meant| meant == id) => Recognized::It(id),
+                Some(_) => Recognized::Another,
                 None => Recognized::NoId,
             },
-            Reply::Error(text) if text.contains(NO_CLUSTER) => other,
+            Reply::Error(text) if is_no_cluster(text) => match meant {
+                _ if any => Recognized::NoId,
+                None if mutant(Mutant::NewcomerIsAnyServer) => Recognized::NoId,
+                _ => Recognized::Another,
+            },
             Reply::Error(text) => match Meaning::of(text) {
                 Meaning::NoLogin => Recognized::NotNow,
                 meaning if meaning.is_not_now() => Recognized::NotNow,
@@ -66,6 +70,19 @@ impl NodeId {
             },
             _ => Recognized::NoId,
         }
+    }
+}
+
+/// Whether the server that refuses with this error is in no Cluster.
+fn is_no_cluster(error: &str) -> bool {
+    error.contains(NO_CLUSTER)
+}
+
+/// Whether the reply to ASKING is that of a server in no Cluster, to which no slot can migrate.
+pub(crate) fn imports_nothing(asking: &Reply) -> bool {
+    match asking {
+        Reply::Error(text) => is_no_cluster(text) && !mutant(Mutant::AnyServerImports),
+        _ => false,
     }
 }
 
@@ -84,17 +101,25 @@ mod tests {
         Reply::Bulk(text.into())
     }
 
+    fn id(text: &str) -> NodeId {
+        NodeId::of(text.as_bytes()).unwrap()
+    }
+
+    fn error(text: &str) -> Reply {
+        Reply::Error(text.into())
+    }
+
+    const PLAIN: &str = "ERR This instance has cluster support disabled";
+
     fn wrong() -> Vec<String> {
-        let id = NodeId::of(ID.as_bytes()).unwrap();
-        let error = |text: &str| Reply::Error(text.into());
-        let rows = [
-            (bulk(ID), Recognized::It),
-            (bulk(&ID.to_uppercase()), Recognized::It),
+        let known = [
+            (bulk(ID), Recognized::It(id(ID))),
+            (bulk(&ID.to_uppercase()), Recognized::It(id(ID))),
             (bulk(OTHER), Recognized::Another),
-            (
-                error("ERR This instance has cluster support disabled"),
-                Recognized::Another,
-            ),
+        ];
+        let unknown = [ID, OTHER].map(|text| (bulk(text), Recognized::It(id(text))));
+        let both = [
+            (error(PLAIN), Recognized::Another),
             (
                 error("NOPERM this user has no permissions to run the 'cluster|myid' command"),
                 Recognized::NoId,
@@ -108,16 +133,46 @@ mod tests {
             (error("BUSY Redis is busy"), Recognized::NotNow),
             (error("NOAUTH Authentication required."), Recognized::NotNow),
         ];
-        let wrong = rows
-            .iter()
-            .filter(|(reply, expected)| id.recognizes(reply) != *expected);
-        wrong.map(|row| format!("{row:?}")).collect()
+        let mut wrong = Vec::new();
+        for (meant, rows) in [(Some(id(ID)), &known[..]), (None, &unknown)] {
+            for (reply, expected) in rows.iter().chain(&both) {
+                let found = Recognized::by(reply, meant);
+                if found != *expected {
+                    wrong.push(format!("{meant:?}, {reply:?}: {found:?}"));
+                }
+            }
+        }
+        wrong
     }
 
     #[test]
     fn a_server_is_the_one_that_is_meant_if_both_ids_are_known_and_alike() {
         assert_eq!(wrong(), Vec::<String>::new());
-        each_is_found(&[Mutant::AnyServerIsMeant], wrong);
+        each_is_found(
+            &[Mutant::AnyServerIsMeant, Mutant::NewcomerIsAnyServer],
+            wrong,
+        );
+    }
+
+    #[test]
+    fn a_slot_migrates_to_no_server_that_is_in_no_cluster() {
+        let wrong = || {
+            let rows = [
+                (error(PLAIN), true),
+                // MOVED is the answer to what follows.
+                (
+                    error("NOPERM this user has no permissions to run the 'asking' command"),
+                    false,
+                ),
+                (error("ERR unknown command 'ASKING'"), false),
+                (Reply::Okay, false),
+            ];
+            let wrong = rows.into_iter();
+            let wrong = wrong.filter(|(reply, expected)| imports_nothing(reply) != *expected);
+            wrong.collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(), []);
+        each_is_found(&[Mutant::AnyServerImports], wrong);
     }
 
     #[test]

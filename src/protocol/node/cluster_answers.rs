@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::errors::cause::Cause;
 use crate::errors::text::ShownAddress;
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::cluster_votes::{About, Votes, is_at};
@@ -206,6 +207,12 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         };
         votes.confirm(known)
     }
+}
+
+/// The ID of the server at this address, where the map has one.
+pub(crate) fn id_at(map: &SlotMap, address: &str) -> Option<NodeId> {
+    let at = |server: &&Endpoint| is_at(server, address);
+    map.servers().find(at).and_then(|server| map.id(server))
 }
 
 /// A slot of the server at this address.

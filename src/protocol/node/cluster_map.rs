@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::cluster_answers::slot_at;
+use crate::protocol::node::cluster_answers::{id_at, slot_at};
 use crate::protocol::node::cluster_votes::{About, AskingOrder, is_at};
 use crate::protocol::node::found_master::REDIRECT_BELIEVED;
 use crate::protocol::node::server_names::ServerNames;
@@ -77,6 +77,11 @@ impl ClusterMap {
     /// The ID of the server that is meant by this name, where the map has one.
     pub(crate) fn meant(&self, server: &Endpoint) -> Option<NodeId> {
         self.map.as_ref()?.id(server)
+    }
+
+    /// The ID of the server at this address, where the map has one.
+    pub(crate) fn id_at(&self, address: &str) -> Option<NodeId> {
+        self.map.as_ref().and_then(|map| id_at(map, address))
     }
 
     /// Records at this time that the server at `from` reported `to` as the slot's owner. Returns whether the map has

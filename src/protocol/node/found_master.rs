@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::master_answers::Belief;
 
@@ -52,6 +53,8 @@ pub(crate) struct FoundMaster {
     pub(crate) at: Instant,
     /// Whether enough servers name the master, or have confirmed it, that acquires are sent there.
     pub(crate) is_confirmed: bool,
+    /// The ID that the server of a Redis Cluster has reported to which the connection leads.
+    pub(crate) id: Option<NodeId>,
     pub(crate) times: DirectoryTimes,
 }
 
@@ -81,8 +84,16 @@ impl FoundMaster {
             address,
             at,
             is_confirmed: by_most || mutant(Mutant::FewOpen),
+            id: None,
             times,
         }
+    }
+
+    /// Whether the server to which the connection leads may be the one that has this ID at its address by the known map. Maps may
+    /// have had no ID for it when the connection began, or another one.
+    pub(crate) fn may_be(&self, known: Option<NodeId>) -> bool {
+        let is_another = self.id.zip(known).is_some_and(|(own, known)| own != known);
+        !is_another || mutant(Mutant::IdOfTheBeginningCounts)
     }
 
     /// The master as a question at this time is about it: as confirmed, if its last answer is not much too old.
@@ -133,6 +144,7 @@ impl LastWord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::fixtures::each_is_found;
     use crate::protocol::mutants::set_mutant;
 
     const S: Duration = Duration::from_secs(1);
@@ -153,6 +165,31 @@ mod tests {
         set_mutant(Some(Mutant::FewOpen));
         assert_eq!(counts(&found(false)), [true, true, false]);
         set_mutant(None);
+    }
+
+    /// A map may have had no ID for the address when the connection began.
+    #[test]
+    fn a_connection_leads_to_the_server_that_is_known_unless_both_have_ids_that_differ() {
+        let wrong = || {
+            let now = crate::values::clock::instant();
+            let id = |digit: &str| NodeId::of(digit.repeat(40).as_bytes());
+            let rows = [
+                (id("a"), id("a"), true),
+                (id("a"), id("b"), false),
+                (None, id("b"), true),
+                (id("a"), None, true),
+                (None, None, true),
+            ];
+            let may_be = |own, known| {
+                let found = FoundMaster::new("m".into(), now, true, DirectoryTimes::REAL);
+                FoundMaster { id: own, ..found }.may_be(known)
+            };
+            let rows = rows.into_iter();
+            let wrong = rows.filter(|(own, known, expected)| may_be(*own, *known) != *expected);
+            wrong.collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(), []);
+        each_is_found(&[Mutant::IdOfTheBeginningCounts], wrong);
     }
 
     #[test]

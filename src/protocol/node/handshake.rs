@@ -6,8 +6,18 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::dialect::{Dialect, Lack};
+use crate::protocol::commands::node_id::NodeId;
 use crate::protocol::node::found_master::FoundMaster;
 use crate::protocol::node::witness::Witness;
+
+/// A server of a Redis Cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerInCluster {
+    /// The server's address, which redirects without a host mean.
+    pub(crate) address: Arc<str>,
+    /// The ID that the server has reported.
+    pub(crate) id: Option<NodeId>,
+}
 
 /// The properties that a server reports when it is connected.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +37,7 @@ pub(crate) struct Handshake {
     pub(crate) unguarded: Option<&'static str>,
     /// Whether another server may own a key, and is asked then.
     pub(crate) routed: bool,
-    /// The server's address, which redirects without a host mean.
-    pub(crate) server: Arc<str>,
+    pub(crate) server: ServerInCluster,
     /// Whether slots may be migrating to the server: it carries out releases there all the same.
     pub(crate) is_target: bool,
     /// Whether the server reads one record of the connection in a turn, however short (TLS).

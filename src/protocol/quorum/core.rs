@@ -256,7 +256,7 @@ impl<W> Core<W> {
         let nodes = if is_named { &self.nodes[..] } else { nodes };
         for (at, node) in nodes.iter().enumerate() {
             if node.is_connected() && is_named {
-                operation.keep_from(at, &node.wire().handshake.server);
+                operation.keep_from(at, &node.wire().handshake.server.address);
             }
             if node.always_votes() {
                 continue;

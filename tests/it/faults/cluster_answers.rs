@@ -40,7 +40,7 @@ struct Fakes {
 }
 
 fn fakes() -> Fakes {
-    let servers = [(); 2].map(|()| Server::plain());
+    let servers = [(); 2].map(|()| Server::plain_cluster());
     let old = ("127.0.0.1".to_owned(), servers[0].port());
     let named = [(); 3].map(|()| Arc::new(Mutex::new(old.clone())));
     let all: Arc<Mutex<Vec<u16>>> = Arc::default();

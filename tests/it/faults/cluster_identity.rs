@@ -17,19 +17,19 @@ fn client(url: &str) -> Redlock {
         .unwrap()
 }
 
-/// Names this port as that of the only server.
-fn announces(cluster: &Cluster, port: u16) {
+/// Names this port as its own.
+fn announces(node: &Server, port: u16) {
     for (name, value) in [
         ("cluster-announce-ip", "127.0.0.1"),
         ("cluster-announce-port", &port.to_string()),
     ] {
-        cluster.nodes[0].command(&["CONFIG", "SET", name, value]);
+        node.command(&["CONFIG", "SET", name, value]);
     }
 }
 
-/// What a client reports of a lock that it cannot take now. `None`: another holder has it.
-fn refused(redlock: &Redlock) -> Option<String> {
-    match redlock.try_acquire("a", TTL) {
+/// What a client reports of this lock, which it cannot take now. `None`: another holder has it.
+fn refused(redlock: &Redlock, name: &str) -> Option<String> {
+    match redlock.try_acquire(name, TTL) {
         Ok(None) => None,
         Err(Error::Unavailable(errors)) => Some(errors.to_string()),
         other => panic!("{other:?}"),
@@ -40,15 +40,15 @@ fn refused(redlock: &Redlock) -> Option<String> {
 fn another_answers(port: u16, exists: impl Fn(&str) -> bool) {
     let cluster = Cluster::masters(1);
     let held = take(&client(&cluster.url()), "a");
-    announces(&cluster, port);
+    announces(&cluster.nodes[0], port);
     let mut redlock = client(&cluster.url());
     eventually("the other address is named", || {
         redlock = client(&cluster.url());
-        refused(&redlock).is_some()
+        refused(&redlock, "a").is_some()
     });
     // With a map, too, which has no other server.
     for _ in 0..3 {
-        let text = refused(&redlock).unwrap_or_default();
+        let text = refused(&redlock, "a").unwrap_or_default();
         let words = [
             "another server, by its ID",
             "cluster-announce-ip",
@@ -79,8 +79,8 @@ fn another_answers(port: u16, exists: impl Fn(&str) -> bool) {
         assert!(!exists("a"));
         std::thread::sleep(S / 2);
     }
-    announces(&cluster, cluster.nodes[0].port());
-    eventually("the lock is seen", || refused(&redlock).is_none());
+    announces(&cluster.nodes[0], cluster.nodes[0].port());
+    eventually("the lock is seen", || refused(&redlock, "a").is_none());
     held.release().unwrap();
     eventually("it is free", || {
         let lock = redlock.try_acquire("a", TTL).ok().flatten();
@@ -98,6 +98,82 @@ fn a_plain_server_at_the_address_that_a_cluster_names_is_not_used() {
 fn a_master_of_another_cluster_at_the_address_that_a_cluster_names_is_not_used() {
     let other = Cluster::masters(1);
     another_answers(other.nodes[0].port(), |key| other.nodes[0].exists(key));
+}
+
+/// The master without slots of a Cluster.
+const NEW: usize = 3;
+
+/// A Cluster whose master without slots names this port as its own, and a name whose slot another master has.
+fn with_newcomer_at(port: u16) -> (Cluster, String) {
+    let cluster = Cluster::with_newcomer();
+    announces(&cluster.nodes[NEW], port);
+    let name = cluster.name(0);
+    eventually("all know the address", || {
+        cluster.nodes[..NEW].iter().all(|node| {
+            let text = node.command(&["CLUSTER", "NODES"]);
+            let text: String = redis::from_redis_value(text).unwrap();
+            text.contains(&format!(":{port}@"))
+        })
+    });
+    (cluster, name)
+}
+
+/// The connection begins by the word of the server that has lost the slot, before any map names the new one.
+#[test]
+fn a_connection_that_began_before_a_server_was_known_ends_when_its_id_is_another() {
+    let other = Cluster::masters(1);
+    let (cluster, name) = with_newcomer_at(other.nodes[0].port());
+    let redlock = client(&cluster.url_for("", 0..NEW));
+    take(&redlock, &name).release().unwrap();
+    let id: String =
+        redis::from_redis_value(cluster.nodes[NEW].command(&["CLUSTER", "MYID"])).unwrap();
+    let slot = support::clusters::slot(&name).to_string();
+    let is_told = |node: usize| {
+        cluster.nodes[node].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+    };
+    is_told(0);
+    let taken = redlock.try_acquire(&name, TTL);
+    assert!(other.nodes[0].exists(&name), "{taken:?}");
+    drop(taken);
+    for node in [NEW, 1, 2] {
+        is_told(node);
+    }
+    let words = "another server, by its ID";
+    eventually("it is left", || {
+        let taken = redlock.try_acquire(&name, TTL);
+        taken.is_err_and(|error| error.to_string().contains(words))
+    });
+    for _ in 0..6 {
+        let text = refused(&redlock, &name).unwrap_or_default();
+        assert!(text.contains(words), "{text}");
+        assert!(!other.nodes[0].exists(&name));
+        std::thread::sleep(S / 2);
+    }
+}
+
+/// No map names it before a slot has arrived. A user who may not ask for IDs is told by the answer to ASKING.
+#[test]
+fn a_plain_server_at_the_address_that_slots_migrate_to_is_not_used() {
+    let other = Server::start();
+    let (cluster, name) = with_newcomer_at(other.port());
+    for node in cluster.nodes.iter().chain([&other]) {
+        let user = ["ACL", "SETUSER", "u", "on", ">secret", "~*", "&*", "+@all"];
+        node.command(&[&user[..], &["-cluster|myid"]].concat());
+    }
+    let moving = cluster.begin_to_move(&name, NEW);
+    for login in ["", "u:secret@"] {
+        let redlock = client(&cluster.url_for(login, 0..NEW));
+        for _ in 0..3 {
+            let text = refused(&redlock, &name).unwrap_or_default();
+            assert!(text.contains("another server, by its ID"), "{text}");
+            let inspection = redlock.inspect(&name).unwrap();
+            assert!(
+                matches!(inspection.state(), LockState::Unknown),
+                "{inspection:?}"
+            );
+        }
+    }
+    moving.give_up();
 }
 
 /// All at their addresses of before, with new IDs: as where a Cluster without files is started anew.

@@ -19,7 +19,7 @@ use crate::protocol::commands::slots::slot;
 use crate::protocol::mutants::Promise;
 use crate::protocol::node::cluster_votes::About;
 use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster};
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::handshake::{Handshake, ServerInCluster};
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::Witness;
@@ -350,12 +350,15 @@ impl ShardWorld {
             run_id: Some(format!("{cluster}-{server}")),
             uptime: Some((UP + Duration::from_micros(t), now)),
             routed: true,
-            server: format!("{host}:{port}").into(),
+            server: ServerInCluster {
+                address: format!("{host}:{port}").into(),
+                id: None,
+            },
             is_target,
             ..Handshake::default()
         };
         handshake.found = found.map(|(at, by_most)| {
-            let address = handshake.server.clone();
+            let address = handshake.server.address.clone();
             FoundMaster::new(address, at, by_most, DirectoryTimes::REAL)
         });
         if self.conditions.guarded {

@@ -6,6 +6,7 @@ use crate::errors::cause::Cause;
 use crate::errors::elsewhere::Elsewhere;
 use crate::errors::server_error::is_not_loaded;
 use crate::protocol::commands::dialect::Scripts;
+use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -48,6 +49,7 @@ impl Wire {
             };
             let sent = expected.at;
             match expected.pending {
+                Pending::Asking if imports_nothing(&reply) => return Err(Cause::OtherServer),
                 Pending::Asking => {}
                 Pending::Look(part) => match reply.time_of_day() {
                     Some(time_of_day) if part == Part::Clock => {
@@ -176,7 +178,7 @@ impl Wire {
     /// Why the server has not carried out a command, if another server may own the key and is asked next.
     fn elsewhere(&self, error: &str) -> Option<Cause> {
         let Handshake { routed, server, .. } = &self.handshake;
-        let elsewhere = routed.then(|| Elsewhere::of(error, server))?;
+        let elsewhere = routed.then(|| Elsewhere::of(error, &server.address))?;
         elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
     }
 }
@@ -211,6 +213,29 @@ mod tests {
         assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
         assert!(surplus(1, b"+OK\r\n+"));
         assert!(!surplus(2, b"+OK\r\n+"));
+    }
+
+    /// A user who may not ask for its ID learns it from the reply to ASKING.
+    #[test]
+    fn a_server_in_no_cluster_that_is_asked_for_a_slot_on_its_way_ends_the_connection() {
+        let now = clock::instant();
+        for (asking, ends) in [
+            ("-ERR This instance has cluster support disabled", true),
+            ("-NOPERM this user has no permissions", false),
+            ("+OK", false),
+        ] {
+            let mut wire = Wire::default();
+            let out = Output {
+                bytes: &mut Vec::new(),
+                start: 0,
+                now,
+            };
+            wire.expect(Pending::Asking, &out);
+            wire.expect(Pending::Ping, &out);
+            wire.receive(format!("{asking}\r\n+OK\r\n").as_bytes());
+            let next = wire.next_reply(now, |_, _| ());
+            assert_eq!(matches!(next, Err(Cause::OtherServer)), ends, "{asking}");
+        }
     }
 
     /// However the bytes come.

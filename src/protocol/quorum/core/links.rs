@@ -115,7 +115,7 @@ impl<W> Core<W> {
             self.all.majority_at.get_or_insert(now);
         }
         let standing = self.nodes[at].standing(now);
-        let server = &self.nodes[at].wire().handshake.server;
+        let server = &self.nodes[at].wire().handshake.server.address;
         for operation in self.operations.open_mut() {
             operation.keep_from(at, server);
             if !operation.heed(at, &standing, now) {
