@@ -239,6 +239,8 @@ mutants! {
     FewOpen: R43 = "a master that few name counts at once" => UnitTest,
     NameOfRedirect: R43 = "an operation that is sent on names its server as the redirect does, though maps name it otherwise" => Available,
     NamesAreServers: R43 = "a server of a Cluster that its maps name differently counts as two" => UnitTest,
+    TwoClustersAreOne: R43 = "given servers of two Clusters count as those of one" => UnitTest,
+    AnyIdConfirms: R43 = "a master of a Cluster is confirmed by a server that means another one at its address" => UnitTest,
     NewcomerIsAnyServer: R43 = "a server in no Cluster counts as one of a Cluster whose maps have no ID for its address" => UnitTest,
     AnyServerImports: R43 = "a server in no Cluster counts as one that slots migrate to" => UnitTest,
     IdOfTheBeginningCounts: R43 = "a connection to a server of a Cluster stays although the known map has another ID for its address" => UnitTest,

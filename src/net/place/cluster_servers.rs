@@ -230,6 +230,15 @@ impl ClusterServers {
         let (what, first) = ((slot, about, time), asked.first_part(time));
         let (mut said, mut heard) = self.ask_these(what, (&asked, first), none, &will_do);
         let now = clock::instant();
+        if asked.are_given {
+            let rest = until.saturating_duration_since(now);
+            if !said.opinions.has_all() && !rest.is_zero() {
+                let more = asked.others(rest);
+                (said, heard) =
+                    self.ask_these(what, (&asked, more), heard, &|said| said.opinions.has_all());
+            }
+            said = said.of_one_cluster();
+        }
         if first.has_more && !self.judged(|known| said.is_enough(about, known, now)) {
             heard.resize(asked.servers.len(), None);
             let all = asked.all(until.saturating_duration_since(now));
@@ -311,7 +320,7 @@ impl ClusterServers {
         // The others wait for the map: otherwise each slot would have separate connections.
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
-            // For a first map one answer is enough.
+            // For a first map one answer is enough: the others are compared with it if they come soon.
             let will_do = |said: &Maps| said.opinions.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
@@ -375,7 +384,8 @@ impl ClusterServers {
             _ => None,
         });
         let failed: Vec<&Cause> = failed.collect();
-        let Some(cause) = failed.first() else {
+        let of_two = |cause: &&&Cause| matches!(cause, Cause::NoMaster(..));
+        let Some(cause) = failed.iter().find(of_two).or(failed.first()) else {
             let text = format!("the {given} does not serve that slot: look at CLUSTER INFO");
             return Cause::NoMaster(text, false);
         };
@@ -383,6 +393,7 @@ impl ClusterServers {
         let is_final = failed.iter().all(is_final) && failed.len() == each.len();
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
+            Cause::NoMaster(..) => return (*cause).clone(),
             cause if cause.is_no_cluster() => format!(
                 "{} (that is no Redis Cluster: write redis://host:port)",
                 cause.without_advice()

@@ -222,6 +222,33 @@ mod tests {
         }
     }
 
+    /// During a failover they share the others, and a server that was taken out has no slots.
+    #[test]
+    fn maps_of_two_clusters_share_no_server_and_have_slots_in_common() {
+        let map = |ranges: &[(i64, i64, &str)]| {
+            let range = |(first, last, id): &(i64, i64, &str)| {
+                let id = id.repeat(LENGTH / id.len().max(1));
+                let server = Reply::Array(vec![bulk("h"), Reply::Int(*first + 1), bulk(&id)]);
+                Reply::Array(vec![Reply::Int(*first), Reply::Int(*last), server])
+            };
+            SlotMap::of(&Reply::Array(ranges.iter().map(range).collect()), "").unwrap()
+        };
+        let one = map(&[(0, 9, "a"), (10, 19, "b")]);
+        for (other, expected) in [
+            (map(&[(0, 19, "c")]), true),
+            (map(&[(15, 15, "c")]), true),
+            (map(&[(0, 9, "c"), (10, 19, "b")]), false),
+            (map(&[(0, 19, "b")]), false),
+            (map(&[(20, 29, "c")]), false),
+            (map(&[]), false),
+            // Without an ID.
+            (map(&[(0, 19, "")]), false),
+        ] {
+            assert_eq!(one.is_of_another(&other), expected, "{other:?}");
+            assert_eq!(other.is_of_another(&one), expected, "{other:?}");
+        }
+    }
+
     #[test]
     fn a_refusal_that_may_pass_is_not_remembered() {
         for (error, lasts) in [

@@ -78,6 +78,28 @@ impl SlotMap {
         self.ids.get(server).copied()
     }
 
+    pub(crate) fn has_ids(&self) -> bool {
+        !self.ids.is_empty()
+    }
+
+    /// Whether a server is in both maps, by its ID.
+    pub(crate) fn shares_any(&self, other: &SlotMap) -> bool {
+        let own: BTreeSet<&NodeId> = self.ids.values().collect();
+        other.ids.values().any(|id| own.contains(id))
+    }
+
+    /// Whether the other map is that of another Cluster: no server is in both, by its ID, and a slot has an owner in both.
+    /// (While a Cluster is made, each server knows only itself, and no slot has two owners.)
+    pub(crate) fn is_of_another(&self, other: &SlotMap) -> bool {
+        let has_slot_of = |one: &SlotMap, other: &SlotMap| {
+            let mut ranges = one.ranges.values();
+            ranges.any(|(first, _)| other.master(*first).is_some())
+        };
+        let have_ids = self.has_ids() && other.has_ids();
+        let is_other = have_ids && !self.shares_any(other);
+        is_other && (has_slot_of(self, other) || has_slot_of(other, self))
+    }
+
     /// The masters that own slots.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &Endpoint> {
         let own: BTreeSet<usize> = self.ranges.values().map(|(_, master)| *master).collect();

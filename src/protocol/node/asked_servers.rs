@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use crate::protocol::node::directory_questions::Heard;
 use crate::protocol::node::found_master::DirectoryTimes;
 
+/// How long the first answer waits for those of the other servers that were given.
+const OTHERS: Duration = Duration::from_millis(250);
+
 /// Servers that are asked where a slot is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AskedServers<S> {
@@ -13,6 +16,8 @@ pub(crate) struct AskedServers<S> {
     first: usize,
     /// How many of them, the last ones, count only if none of the others can be reached.
     spare: usize,
+    /// Whether they are those that were given: there is no map yet.
+    pub(crate) are_given: bool,
 }
 
 /// A part of a question: the servers that it goes to, and its times.
@@ -36,6 +41,7 @@ impl<S: PartialEq> AskedServers<S> {
             servers,
             first,
             spare: 0,
+            are_given: true,
         }
     }
 
@@ -49,6 +55,7 @@ impl<S: PartialEq> AskedServers<S> {
             servers,
             first,
             spare,
+            are_given: false,
         }
     }
 
@@ -61,6 +68,15 @@ impl<S: PartialEq> AskedServers<S> {
             waits: if has_more { time / 2 } else { time },
             lasts: time,
             has_more,
+        }
+    }
+
+    /// All servers, once one has answered: those that are about to do so are waited for. A host that is away does not keep a
+    /// program waiting.
+    pub(crate) fn others(&self, left: Duration) -> AskedPart {
+        AskedPart {
+            waits: left.min(OTHERS),
+            ..self.all(left)
         }
     }
 

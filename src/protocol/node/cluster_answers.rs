@@ -68,6 +68,46 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         }
     }
 
+    /// These answers, if they may be those of one Cluster. Otherwise none counts: two programs that hear another server first
+    /// would use another Cluster. They are those of servers that were given: there is no map yet.
+    pub(crate) fn of_one_cluster(self) -> Maps<A> {
+        let Some(cause) = self.two_clusters() else {
+            return self;
+        };
+        let failed = |(server, asked, _): &(usize, Instant, _)| {
+            (*server, Err(Unknown::Failed(cause.clone())), *asked)
+        };
+        Maps {
+            opinions: self.opinions.with(self.maps.iter().map(failed)),
+            maps: Vec::new(),
+        }
+    }
+
+    /// Why the answers do not count, if two of them are those of two Clusters.
+    fn two_clusters(&self) -> Option<Cause> {
+        let mut others: Vec<_> = self.maps.iter().collect();
+        others.retain(|(.., map)| map.has_ids());
+        let mut own: Vec<_> = others.splice(..others.len().min(1), []).collect();
+        // Servers of one Cluster that share none with each other may share some with a third.
+        loop {
+            let shares = |map: &SlotMap| own.iter().any(|(.., own)| own.shares_any(map));
+            let more: Vec<_> = others.extract_if(.., |(.., map)| shares(map)).collect();
+            match more.is_empty() {
+                true => break,
+                false => own.extend(more),
+            }
+        }
+        let (one, other) = own.iter().find_map(|(one, _, map)| {
+            let (other, ..) = others.iter().find(|(.., other)| map.is_of_another(other))?;
+            Some((*one, *other))
+        })?;
+        let (one, other) = (self.opinions.server(one)?, self.opinions.server(other)?);
+        let text = format!(
+            "{one} and {other} are servers of two Redis Clusters: give the addresses of one"
+        );
+        (!mutant(Mutant::TwoClustersAreOne)).then_some(Cause::NoMaster(text, false))
+    }
+
     /// The map to learn, and when it was asked for: that of the first server that names the master that is believed.
     pub(crate) fn to_learn(&self, known: Option<&SlotMap>) -> Option<(&Arc<SlotMap>, Instant)> {
         let server = self.opinions.believed().map(|named| named.server);
@@ -198,8 +238,15 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
     /// Whether the servers that name this master, in these opinions, confirm it. `known`: the map from before.
     fn confirm(&self, opinions: &Opinions<A>, about: About<'_>, known: Option<&SlotMap>) -> bool {
         let map_of = |server| self.maps.iter().find(|(of, ..)| *of == server);
+        let meant = |map: &SlotMap| id_at(map, about.address);
+        // A server that was given is asked whatever its ID is. One of another Cluster may name the address, too.
+        let means_it = |map: &SlotMap| match known.and_then(meant).zip(meant(map)) {
+            Some((known, named)) => known == named || mutant(Mutant::AnyIdConfirms),
+            None => true,
+        };
         let by = opinions.namers(about.address);
         let by = by.filter_map(|(server, at)| map_of(server).map(|(.., map)| (at, &**map)));
+        let by = by.filter(|(_, map)| means_it(map));
         let votes = Votes {
             about,
             by: by.collect(),
@@ -227,6 +274,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::each_is_found;
+    use crate::protocol::commands::resp::Reply;
     use crate::values::clock;
 
     /// The map of two shards, as a server reports it whose slots from this one on have moved to the second.
@@ -308,6 +356,92 @@ mod tests {
         ] {
             assert_eq!(confirmed(&maps), (10, expected), "{maps:?}");
         }
+    }
+
+    /// The map of servers whose IDs are of these digits, each with five slots; their hosts are `a`, `b` and so on.
+    fn with_ids(ids: &str) -> ToldMap {
+        let servers = ids.chars().zip((0..).zip('a'..));
+        let ranges = servers.map(|(id, (at, host))| {
+            let id = id.to_string().repeat(40);
+            let [host, id] = [host.to_string(), id].map(|text| Reply::Bulk(text.into()));
+            let server = Reply::Array(vec![host, Reply::Int(1), id]);
+            Reply::Array(vec![Reply::Int(5 * at), Reply::Int(5 * at + 4), server])
+        });
+        let map = SlotMap::of(&Reply::Array(ranges.collect()), "");
+        Ok(map.unwrap().into())
+    }
+
+    #[test]
+    fn answers_of_given_servers_count_if_they_are_of_one_cluster() {
+        let now = clock::instant();
+        let wrong = || {
+            let rows = [
+                (["12", "12", "12"], None),
+                (["12", "13", "42"], None),
+                (["12", "12", "34"], Some(("a:1", "c:1"))),
+                (["12", "34", "12"], Some(("a:1", "b:1"))),
+                (["14", "12", "35"], Some(("a:1", "c:1"))),
+            ];
+            let wrong = rows.into_iter().filter(|(ids, expected)| {
+                let maps = ids.map(with_ids);
+                let answers = answers(&maps, 7, now).of_one_cluster();
+                let learns = answers.to_learn(None).is_some();
+                let named = answers.opinions.names_any();
+                let each = answers.opinions.each();
+                let shows = |words: [&str; 2]| {
+                    each.iter().all(|(_, why)| match why {
+                        Err(Unknown::Failed(cause)) => {
+                            let text = cause.to_string();
+                            words.iter().all(|word| text.contains(word))
+                        }
+                        _ => false,
+                    })
+                };
+                match expected {
+                    None => !learns || !named,
+                    Some((one, other)) => learns || named || !shows([one, other]),
+                }
+            });
+            wrong.collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(), []);
+        each_is_found(&[Mutant::TwoClustersAreOne], wrong);
+    }
+
+    /// Another Cluster may have the same addresses, and one of its servers may be at one that was given.
+    #[test]
+    fn a_server_that_means_another_one_at_the_address_confirms_no_master() {
+        let now = clock::instant();
+        let wrong = || {
+            let map = with_ids("1234").unwrap();
+            let rows = [
+                (["1234", "1234"], Some(true)),
+                (["1234", "5678"], None),
+                (["5678", "5678"], None),
+                (["1234", "1534"], Some(true)),
+            ];
+            let wrong = rows.into_iter().filter(|(ids, expected)| {
+                let maps = ids.map(with_ids);
+                let heard: Vec<_> = maps.iter().map(|map| Heard::Answer(map, now)).collect();
+                let read = |map: &Arc<SlotMap>, _| named(map.master(0), Endpoint::clone);
+                let servers = ["b:1", "c:1"].map(str::to_owned).to_vec();
+                let time = Duration::from_secs(1);
+                let said = Opinions::of((servers, 0), (now, time), &heard, read);
+                let about = About {
+                    address: "a:1",
+                    lately: false,
+                };
+                let known = Known {
+                    map: Some(&map),
+                    ..KNOWN
+                };
+                let word = Maps::of(said, &heard).word(about, known, now);
+                word.map(|(word, _)| word.answer.is_ok()) != *expected
+            });
+            wrong.collect::<Vec<_>>()
+        };
+        assert_eq!(wrong(), []);
+        each_is_found(&[Mutant::AnyIdConfirms], wrong);
     }
 
     #[test]

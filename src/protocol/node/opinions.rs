@@ -126,6 +126,11 @@ impl<A: Clone + PartialEq + ShownAddress> Opinions<A> {
         self.servers.len()
     }
 
+    /// The address of the server of this number.
+    pub(crate) fn server(&self, number: usize) -> Option<&str> {
+        self.servers.get(number).map(|server| &**server)
+    }
+
     /// The servers that name the master at this address: the number and the address of each.
     pub(crate) fn namers(&self, address: &str) -> impl Iterator<Item = (usize, &str)> {
         let named = self.answers.named();

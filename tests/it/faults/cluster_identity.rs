@@ -176,6 +176,42 @@ fn a_plain_server_at_the_address_that_slots_migrate_to_is_not_used() {
     moving.give_up();
 }
 
+/// The first answer would decide which of the two a program uses.
+#[test]
+fn given_servers_of_two_clusters_are_refused() {
+    let (one, other) = (Cluster::masters(1), Cluster::masters(1));
+    let ports = [&one, &other].map(|cluster| cluster.nodes[0].port().to_string());
+    let both = format!("{},127.0.0.1:{}", ports[0], ports[1]);
+    let redlock = client(&one.url().replace(&ports[0], &both));
+    for _ in 0..3 {
+        let inspection = redlock.inspect("a").unwrap();
+        let last = unavailable(redlock.last_run("a")).to_string();
+        let report = redlock.check("probe").unwrap();
+        let findings: Vec<String> = report.findings().map(ToString::to_string).collect();
+        for text in [
+            refused(&redlock, "a").unwrap_or_default(),
+            format!("{inspection:?}"),
+            last,
+            findings.join("; "),
+        ] {
+            let words = [&*ports[0], &ports[1], "two Redis Clusters"];
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        assert!(
+            matches!(inspection.state(), LockState::Unknown),
+            "{inspection:?}"
+        );
+        assert!(!redlock.list(None).unwrap().has_majority());
+        assert!(one.keys().is_empty() && other.keys().is_empty());
+    }
+    drop(other);
+    // No server of another Cluster is heard any longer.
+    eventually("the lock is taken", || {
+        let lock = redlock.try_acquire("a", TTL).ok().flatten();
+        lock.is_some_and(|lock| lock.release().is_ok())
+    });
+}
+
 /// All at their addresses of before, with new IDs: as where a Cluster without files is started anew.
 #[test]
 fn a_cluster_whose_servers_have_new_ids_is_found_again() {
