@@ -142,8 +142,13 @@ impl Cause {
 
     /// Whether the cause is like that at an address which is not the server's for this host: nothing is there, or another one.
     pub(crate) fn may_be_elsewhere(&self) -> bool {
-        let is_other = matches!(self, Cause::NotRedis(_)) || self.is_no_cluster();
-        self.is_silence() || is_other || self.meaning().concerns_login()
+        self.is_silence() || self.is_of_another()
+    }
+
+    /// Whether the cause is like that of another server than the one that is meant.
+    pub(crate) fn is_of_another(&self) -> bool {
+        let is_other = matches!(self, Cause::NotRedis(_) | Cause::OtherServer);
+        is_other || self.is_no_cluster() || self.meaning().concerns_login()
     }
 
     /// Whether the server refuses since it is in no Cluster.

@@ -386,6 +386,13 @@ impl Redlock {
         }
     }
 
+    /// Has the maps of Clusters asked for, if a redirect of this slot has shown what they lack.
+    pub(crate) fn has_moved(&self, slot: u16, is_news: bool) {
+        if let Some(lanes) = self.family().lanes.as_ref().filter(|_| is_news) {
+            lanes.moved(slot);
+        }
+    }
+
     /// Checks that a lock on several names has them in the same slot, if a Redis Cluster is among the nodes.
     fn check_slots(&self, kind: &Kind) -> Result<(), Error> {
         let names = kind.names().filter(|_| self.family.lanes.is_some());

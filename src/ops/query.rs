@@ -270,7 +270,7 @@ impl Redlock {
             && let Some((hop, pause)) = question.next(&said, clock::instant())
         {
             if let Hint::Moved(_, to) = &said.hint {
-                cluster.moved(slot, &said.from, to);
+                self.has_moved(slot, cluster.moved(slot, &said.from, to));
             }
             let (to, asking) = match hop {
                 QuestionHop::Owner(to) => (to, false),

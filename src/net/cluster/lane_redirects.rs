@@ -254,15 +254,16 @@ impl Lanes {
         slot: u16,
         said: impl Iterator<Item = (usize, &'a Elsewhere)>,
     ) {
-        let mut has_moved = false;
+        let (mut has_moved, mut is_redirected) = (false, false);
         for (node, elsewhere) in said {
             if let (Hint::Moved(_, to), Some(place)) = (&elsewhere.hint, places.get(node)) {
                 has_moved |= place.moved(slot, &elsewhere.from, to);
+                is_redirected = true;
             }
             // The map has the owner's address.
             has_moved |= matches!(elsewhere.hint, Hint::Nameless(_));
         }
-        if has_moved {
+        if has_moved || is_redirected && self.has_left_question() {
             self.moved(slot);
         }
     }

@@ -231,6 +231,11 @@ impl Lanes {
         }
     }
 
+    /// Whether the maps are to be asked for, and no thread does.
+    pub(super) fn has_left_question(&self) -> bool {
+        lock(&self.refreshes).is_left()
+    }
+
     /// Asks for the maps as long as that is due.
     fn refresh(&self, slot: u16) {
         loop {

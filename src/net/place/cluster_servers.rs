@@ -363,17 +363,7 @@ impl ClusterServers {
                 Err(Unknown::Failed(cause)) => format!("{server}: {}", cause.without_advice()),
             });
             let words = words.collect::<Vec<_>>().join("; ");
-            let elsewhere = each.iter().find(|(server, word)| {
-                let is_given = self
-                    .seeds
-                    .iter()
-                    .any(|one| *text::address(one.addr()) == **server);
-                let failed =
-                    matches!(word, Err(Unknown::Failed(cause)) if cause.may_be_elsewhere());
-                failed && !is_given
-            });
-            let advice =
-                elsewhere.map_or_else(String::new, |(at, _)| format!(" (at {at}: {ANNOUNCE})"));
+            let advice = self.advice(&each, Cause::may_be_elsewhere);
             let text = format!(
                 "no majority of the servers of the {given} names the master of that slot: {words}{advice}"
             );
@@ -400,10 +390,27 @@ impl ClusterServers {
             ),
             cause => cause.to_string(),
         };
-        Cause::NoMaster(
-            format!("no server of the {given} names the others: {why}"),
-            is_final,
-        )
+        // If none can be reached at all, the network or the whole Cluster may be down.
+        let advice = self.advice(&each, Cause::is_of_another);
+        let text = format!("no server of the {given} names the others: {why}{advice}");
+        Cause::NoMaster(text, is_final)
+    }
+
+    /// Advice, if an address by which servers name one of them may not be that one's for this host.
+    fn advice(
+        &self,
+        each: &[(&str, Result<String, Unknown>)],
+        is_so: impl Fn(&Cause) -> bool,
+    ) -> String {
+        let is_given = |server: &str| {
+            let mut seeds = self.seeds.iter();
+            seeds.any(|one| *text::address(one.addr()) == *server)
+        };
+        let elsewhere = each.iter().find(|(server, word)| match word {
+            Err(Unknown::Failed(cause)) => is_so(cause) && !is_given(server),
+            _ => false,
+        });
+        elsewhere.map_or_else(String::new, |(at, _)| format!(" (at {at}: {ANNOUNCE})"))
     }
 }
 
@@ -487,6 +494,36 @@ pub(super) mod tests {
 
     pub(in crate::net::place) fn knows(cluster: &ClusterServers, map: Arc<SlotMap>) {
         lock(&cluster.known).learn(map, clock::instant());
+    }
+
+    /// Learns the map of a server, with its names.
+    pub(in crate::net::place) fn learns(cluster: &ClusterServers, map: SlotMap) {
+        let now = clock::instant();
+        let map = lock(&cluster.known).names.unify(map, now);
+        knows(cluster, map.into());
+    }
+
+    /// The error advises where an address may lead to another server, and not where the whole Cluster may be down.
+    #[test]
+    fn where_another_server_answers_at_each_address_the_error_names_one_and_advises() {
+        let cluster = cluster("redis+cluster://seed:1", None);
+        let (now, time) = (clock::instant(), Duration::from_secs(1));
+        let away = || Err(Cause::Connect("refused".into()));
+        for (told, at) in [
+            ([away(), Err(Cause::OtherServer)], Some("b:1")),
+            ([Err(Cause::OtherServer), away()], None),
+            ([away(), away()], None),
+        ] {
+            let told: [ToldMap; 2] = told;
+            let heard = told.each_ref().map(|told| Heard::Answer(told, now));
+            let servers = ["seed:1", "b:1"].map(str::to_owned).to_vec();
+            let read = |_: &Arc<SlotMap>, _| Err(Unknown::Name);
+            let said = Opinions::of((servers, 0), (now, time), &heard, read);
+            let text = cluster.no_master(&said).to_string();
+            let advice = at.map(|at| format!("(at {at}: {ANNOUNCE})"));
+            assert_eq!(text.contains(ANNOUNCE), at.is_some(), "{text}");
+            assert!(advice.is_none_or(|advice| text.contains(&advice)), "{text}");
+        }
     }
 
     /// Its name may lead to one of those that the map names.

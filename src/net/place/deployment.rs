@@ -265,8 +265,9 @@ impl Directory {
 impl ClusterServers {
     /// A server of this Cluster. `None`: its host is none.
     fn server(&self, endpoint: &Endpoint) -> Option<Place> {
+        // The map has the ID of the server by the name that it has there.
         let named = url::is_host(&endpoint.0);
-        named.then(|| Place::Server(self.peer(self.given.addr(endpoint)).into()))
+        named.then(|| Place::Server(self.peer(self.given.addr(&self.name_of(endpoint))).into()))
     }
 
     /// The directory of the shard that owns this slot.
@@ -298,7 +299,9 @@ impl SlotTarget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::place::cluster_servers::tests::{cluster, knows, map};
+    use crate::net::place::cluster_servers::tests::{cluster, knows, learns, map};
+    use crate::protocol::commands::resp::Reply;
+    use crate::protocol::commands::slots::SlotMap;
 
     fn moved(place: &Place, slot: u16, to: &str) -> bool {
         place.moved(slot, "a:1", &(to.into(), 1))
@@ -307,6 +310,31 @@ mod tests {
     fn own(place: &Place) -> Option<u16> {
         let (_, own) = place.shard()?;
         Some(own.load(Ordering::Relaxed))
+    }
+
+    /// A look has to know the ID of the server to which it is sent on.
+    #[test]
+    fn a_look_is_sent_on_to_a_server_by_the_name_that_maps_give_it() {
+        let bulk = |text: &str| Reply::Bulk(text.into());
+        let map = |host: &str| {
+            let ip = Reply::Array(vec![bulk("ip"), bulk("10.0.0.1")]);
+            let id = bulk(&"a".repeat(40));
+            let entry = Reply::Array(vec![bulk(host), Reply::Int(1), id, ip]);
+            let range = Reply::Array(vec![Reply::Int(0), Reply::Int(9), entry]);
+            SlotMap::of(&Reply::Array(vec![range]), "").unwrap()
+        };
+        let cluster = cluster("redis+cluster://seed:1", None);
+        learns(&cluster, map("10.0.0.1"));
+        learns(&cluster, map("h"));
+        let place = Place::Cluster(cluster).of_slot(3);
+        for (host, expected) in [
+            ("h", "10.0.0.1:1"),
+            ("10.0.0.1", "10.0.0.1:1"),
+            ("x", "x:1"),
+        ] {
+            let server = place.server(&(host.into(), 1)).unwrap();
+            assert_eq!(&*server.shown(), expected);
+        }
     }
 
     /// Each change has all calls look for their lanes again, and each report of one has the maps asked for.

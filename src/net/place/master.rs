@@ -312,7 +312,7 @@ impl Directory {
             (Source::Cluster(..), true) => {
                 say!(
                     warn,
-                    "no other server of the {given} answers: locks go on, since it has no other master",
+                    "no other server of the {given} can be asked: locks go on, since it has no other master",
                 )
             }
             (_, false) => say!(

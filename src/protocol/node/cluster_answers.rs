@@ -193,6 +193,9 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         // those that give it this one are few of the masters.
         word = word.filter(|_| !is_ok);
         let mut is_decided = !is_ok;
+        // Which servers those were that did not confirm it. A map may have the slots scattered, and the same servers do not
+        // confirm it by the next one.
+        let mut few = None;
         for other in self.slots_of(address) {
             let opinions = self.about(|map| named(map.master(other), known.addr));
             match opinions.belief() {
@@ -201,11 +204,12 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
                 {
                     let has_lost = word.as_ref().map(|word| word.at);
                     let (answer, at) = (Ok(()), has_lost.map_or(at, |lost| at.min(lost)));
-                    if confirms(&opinions) {
+                    let by: Vec<usize> = opinions.namers(address).map(|(one, _)| one).collect();
+                    if few.as_ref() != Some(&by) && confirms(&opinions) {
                         let word = LastWord { answer, at };
                         return Some((word, has_lost.map(|_| other)));
                     }
-                    is_decided = false;
+                    (few, is_decided) = (Some(by), false);
                 }
                 Belief::Named { .. } => {}
                 Belief::Silence { .. } | Belief::Unknown => is_decided = false,

@@ -26,6 +26,12 @@ impl Refreshes {
         !std::mem::replace(&mut self.is_running, true)
     }
 
+    /// Whether a question is left that nothing asks: no thread was started for it, or it was given up without an answer. The
+    /// next redirect leads to it, also one that is no news.
+    pub(crate) fn is_left(&self) -> bool {
+        !self.is_running && (self.is_due || self.failed >= MOST)
+    }
+
     /// The pause before the thread asks next. `None`: the thread ends.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Duration> {
         self.is_running = std::mem::take(&mut self.is_due);
@@ -71,7 +77,15 @@ mod tests {
         assert!(refreshes.moved());
         assert_eq!(refreshes.next(now + 150 * MS), Some(50 * MS));
         refreshes.deserted();
-        assert!(refreshes.moved());
+        assert!(refreshes.moved() && !refreshes.is_left());
+        // No thread was started for it.
+        refreshes.deserted();
+        assert!(refreshes.is_left());
+        assert!(refreshes.moved() && !refreshes.is_left());
+        assert_eq!(refreshes.next(now + 300 * MS), Some(Duration::ZERO));
+        refreshes.answered(true);
+        assert_eq!(refreshes.next(now + 300 * MS), None);
+        assert!(!refreshes.is_left());
     }
 
     #[test]
@@ -85,6 +99,7 @@ mod tests {
                 refreshes.answered(false);
             }
             assert_eq!(asked, MOST);
+            assert!(refreshes.is_left());
         }
     }
 }
