@@ -12,7 +12,8 @@ pub use crate::settings::environment::{DEFAULT_FILE, Environment, NODES, NODES_F
 pub use crate::settings::nodes_file::LONGEST_FILE;
 pub use crate::settings::time::{LONGEST_TIME, parse_time, parse_timeout};
 use crate::values::label::Label;
-use crate::{Error, Finding, Holder, Inspection, Listing, NodeErrors, Redlock, Report};
+use crate::{Error, Finding, Holder, Inspection, Listing, Lock, Lockable, NodeErrors};
+use crate::{Redlock, Report};
 
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = Label::MAX;
@@ -36,6 +37,35 @@ pub fn list(
 /// This report for `redlock doctor --max-ttl`. Programs need no more than [`NodeFacts::uptime`](crate::NodeFacts::uptime).
 pub fn for_ttls_up_to(report: Report, max_ttl: Duration) -> Report {
     report.for_ttls_up_to(max_ttl)
+}
+
+/// Like [`Redlock::acquire_while`], but for no longer than `wait`.
+///
+/// # Errors
+///
+/// The errors of [`Redlock::acquire_within`] and [`Redlock::acquire_while`].
+pub fn acquire(
+    redlock: &Redlock,
+    name: &[u8],
+    ttl: Duration,
+    wait: Duration,
+    mut keep_trying: impl FnMut() -> bool,
+) -> Result<Lock, Error> {
+    redlock.acquire_asking(name, ttl, wait, Some(&mut keep_trying))
+}
+
+/// Like [`Lockable::acquire_while`], but for no longer than `wait`.
+///
+/// # Errors
+///
+/// The errors of [`Lockable::acquire_within`] and [`Lockable::acquire_while`].
+pub fn acquire_of_kind(
+    lockable: &Lockable,
+    ttl: Duration,
+    wait: Duration,
+    mut keep_trying: impl FnMut() -> bool,
+) -> Result<Lock, Error> {
+    lockable.acquire_asking(ttl, wait, Some(&mut keep_trying))
 }
 
 /// Waits, but for no longer than `time`, until others can take the locks on this name that this program has given up, whose

@@ -421,9 +421,9 @@ int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t reso
                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
 /* Waits until keep_trying(user) returns 0; REDLOCK_OPTION_WAIT_MS does not bound it. keep_trying is called
-   in the calling thread, before each attempt and at least every 50 ms during pauses. So it can look at a
-   flag that a signal handler sets. CANCELLED: it returned 0. UNAVAILABLE at once if the nodes refuse for
-   good, as in redlock_acquire(). */
+   in the calling thread, before each attempt and at least every 50 ms during pauses, and while first
+   connections are waited for. So it can look at a flag that a signal handler sets. CANCELLED: it returned
+   0. UNAVAILABLE at once if the nodes refuse for good, as in redlock_acquire(). */
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,
                           uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,
                           redlock_lock_t **out);

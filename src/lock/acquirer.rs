@@ -159,6 +159,10 @@ impl<'a> Acquirer<'a> {
     }
 
     fn report(&self, answer: &Answer, now: Point) {
+        // An attempt that waits for first connections goes on.
+        if let Outcome::Unavailable { unsent: true, .. } = answer.outcome {
+            return;
+        }
         let verdict = match answer.outcome {
             Outcome::Yes(_) => "granted",
             Outcome::No => "denied",

@@ -415,12 +415,21 @@ impl Redlock {
         kind: Kind,
         ttl: Duration,
         wait: Duration,
-        keep_trying: Option<&mut dyn FnMut() -> bool>,
+        mut keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         self.check_slots(&kind)?;
+        let (family, began) = (self.family(), self.nodes().observer.begins());
+        if let (Some(lanes), Some(keep_trying)) = (&family.lanes, &mut keep_trying)
+            && !lanes.find_while(resource, keep_trying)
+        {
+            let error = Error::cancelled(resource);
+            if let Some(began) = began {
+                not_acquired(&self.nodes().observer, (resource, 0), began, &error);
+            }
+            return Err(error);
+        }
         let route = self.route(resource);
-        let began = route.observer().begins();
         let (options, must_ask) = (&self.options, keep_trying.is_some());
         let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, must_ask);
         let waited = acquirer.run(keep_trying.unwrap_or(&mut || true));
@@ -449,15 +458,25 @@ fn notified(
             }
         }
         Err(error) => {
-            observer.notify(|| Event::NotAcquired {
-                resource: acquirer.resource(),
-                wait,
-                attempts: acquirer.attempts(),
-                error: &error,
-            });
+            let call = (acquirer.resource(), acquirer.attempts());
+            not_acquired(observer, call, began, &error);
             Err(error)
         }
     }
+}
+
+fn not_acquired(
+    observer: &Observer,
+    (resource, attempts): (&[u8], u32),
+    began: Instant,
+    error: &Error,
+) {
+    observer.notify(|| Event::NotAcquired {
+        resource,
+        wait: clock::instant().saturating_duration_since(began),
+        attempts,
+        error,
+    });
 }
 
 impl fmt::Debug for Redlock {

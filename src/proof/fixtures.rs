@@ -51,6 +51,7 @@ pub(crate) fn unavailable(closed: bool, useless: bool) -> Outcome {
         errors: NodeErrors::new(Vec::new(), None).into(),
         closed,
         useless,
+        unsent: false,
     }
 }
 

@@ -170,6 +170,7 @@ mutants! {
     GiveUpUnasked: R62 = "a call fails as busy without having asked a node" => SoundAnswer,
     KeepWhatCameTooLate: R6 = "a lock that was granted too late is not released" => AllEnds,
     FailedHandOffIsHeld: R35a = "a lock whose hand-off failed counts as held in the process" => AllEnds,
+    ConnectUnasked: R13b = "a program is not asked whether to go on while first connections are waited for" => Bounds,
     AskSeldom: R33 = "a program is not asked after each sleep whether to go on" => Bounds,
     LeaveNoQueue: R35a = "a call that fails stays in the queue of its process" => Served,
     RenewLate: R63 = "a renewal is due after a whole ttl" => KeepsLock,

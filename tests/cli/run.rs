@@ -4,6 +4,7 @@ use crate::children::*;
 use crate::support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -1938,6 +1939,33 @@ fn signals_end_the_wait_at_once_and_leave_no_key() {
     }
     lock.release().unwrap();
     fleet.nothing_is_left();
+}
+
+/// Nothing was sent by then that would have to be undone.
+#[test]
+fn signals_end_the_wait_for_a_node_that_does_not_answer() {
+    for (flags, cluster) in [
+        (&["-w", "60s"][..], ""),
+        (&["-n"], ""),
+        (&["--slots", "2"], ""),
+        (&["--once-per", "1h"], ""),
+        (&["--exclusive"], ""),
+        (&["-n"], "+cluster"),
+    ] {
+        for number in [Signal::SIGTERM, Signal::SIGINT] {
+            let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = silent.local_addr().unwrap().port();
+            let node = format!("redis{cluster}://127.0.0.1:{port}");
+            let begin = &["run", "--connect-timeout", "30s"][..];
+            let arguments = [begin, flags, &["x", "echo", "ran"]].concat();
+            let mut wrapper = start(&mut redlock_command(&node, &arguments));
+            silent.accept().unwrap();
+            let began = Instant::now();
+            signal(wrapper.pid(), number);
+            assert_eq!(wrapper.wait().signal(), Some(number as i32), "{flags:?}");
+            assert!(began.elapsed() < 5 * S, "{flags:?}: {:?}", began.elapsed());
+        }
+    }
 }
 
 #[test]

@@ -90,7 +90,6 @@ pub(crate) fn acquire(
             Some(end) => end.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
         };
-        let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
             processes::reap_orphans(&[]);
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
@@ -98,13 +97,9 @@ pub(crate) fn acquire(
             if slice > SLICE {
                 outage.look(target.redlock());
             }
-            ended_by.is_none() && until.is_none_or(|until| Instant::now() < until)
+            ended_by.is_none()
         };
-        let mut result = target.acquire_while(job.ttl, keep_trying);
-        if ended_by.is_none() && matches!(result, Err(Error::Cancelled(_))) {
-            // The slice is over. One more attempt returns why there is no lock.
-            result = target.acquire_at_once(job.ttl);
-        }
+        let result = target.acquire_within(job.ttl, left.min(slice), keep_trying);
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
             return Err((End::Signal(signal), RunOutcome::Interrupted));

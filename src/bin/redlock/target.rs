@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use redlock_sync::command;
 use redlock_sync::{Error, Lock, Lockable, Redlock, Report};
 
 /// The kind of lock on NAME.
@@ -60,24 +62,18 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// One attempt. The error has the reason if there is no lock.
+    /// Waits for at most `wait`, and while `keep_trying` returns true, which also ends an attempt that waits for its first
+    /// connections. The error has the reason if there is no lock.
     #[cfg(target_os = "linux")]
-    pub(crate) fn acquire_at_once(&self, ttl: Duration) -> Result<Lock, Error> {
-        match &self.other {
-            None => self.redlock.acquire_within(self.name, ttl, Duration::ZERO),
-            Some(other) => other.acquire_within(ttl, Duration::ZERO),
-        }
-    }
-
-    #[cfg(target_os = "linux")]
-    pub(crate) fn acquire_while(
+    pub(crate) fn acquire_within(
         &self,
         ttl: Duration,
+        wait: Duration,
         keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
         match &self.other {
-            None => self.redlock.acquire_while(self.name, ttl, keep_trying),
-            Some(other) => other.acquire_while(ttl, keep_trying),
+            None => command::acquire(&self.redlock, self.name, ttl, wait, keep_trying),
+            Some(other) => command::acquire_of_kind(other, ttl, wait, keep_trying),
         }
     }
 

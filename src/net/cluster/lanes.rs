@@ -170,7 +170,7 @@ impl Lanes {
         })
     }
 
-    fn clusters(&self) -> impl Iterator<Item = &Arc<ClusterServers>> {
+    pub(super) fn clusters(&self) -> impl Iterator<Item = &Arc<ClusterServers>> {
         self.base.places().iter().filter_map(Place::cluster)
     }
 

@@ -2,6 +2,7 @@
 //! R45). Which of the two is chosen once, and the servers anew for each operation.
 
 use std::ops::Deref;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,10 +13,13 @@ use crate::net::driver::leader_thread::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewal_threads::{Round, run_kept};
 use crate::net::driver::shared::Shared;
+use crate::net::place::cluster_servers::ClusterServers;
+use crate::protocol::calls::acquire::ASK;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::Point;
+use crate::values::sync::start_thread;
 
 #[derive(Clone)]
 pub(crate) enum Route {
@@ -113,5 +117,35 @@ impl Route {
             Route::One(_) => Weak::new(),
             Route::Shards(_, lanes) => Arc::downgrade(lanes),
         }
+    }
+}
+
+impl Lanes {
+    /// Has another thread ask for the first maps, and waits for it while `keep_trying` returns true. Returns whether it still
+    /// did at the end.
+    pub(crate) fn find_while(
+        &self,
+        resource: &[u8],
+        keep_trying: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        let has_map = |cluster: &Arc<ClusterServers>| cluster.map().is_some();
+        let Some(lanes) = self.this().filter(|_| !self.clusters().all(has_map)) else {
+            return true;
+        };
+        let (slot, (asks, answered)) = (self.slot(resource), channel::<()>());
+        let ask = move || {
+            drop(lanes.lane(slot));
+            drop(asks);
+        };
+        if start_thread("redlock-map", ask).is_err() {
+            return true;
+        }
+        // (A child that was forked by `keep_trying` does not have the thread.)
+        while answered.recv_timeout(ASK) == Err(RecvTimeoutError::Timeout) {
+            if !keep_trying() || !self.is_ours() {
+                return false;
+            }
+        }
+        true
     }
 }

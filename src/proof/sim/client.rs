@@ -161,6 +161,7 @@ impl Client {
                     doing: Doing::Idle(random.below(30 * MS)),
                     acts: 0,
                     since: 0,
+                    asked: 0,
                 })
                 .collect(),
             clocks,
@@ -209,6 +210,8 @@ pub(super) struct Thread {
     pub(super) acts: u32,
     /// When the thread's operation was submitted.
     pub(super) since: u64,
+    /// When its program was asked last whether to go on waiting.
+    pub(super) asked: u64,
 }
 
 pub(super) enum Doing {

@@ -1,9 +1,10 @@
 //! No two valid locks, and no wrong answer: the checks when an operation ends.
 
 use super::basics::{CONNECT_TIMEOUT, NODE_TIMEOUT, SLACK};
-use super::client::Held;
+use super::client::{Call, Held};
 use super::counts::trace;
 use super::world::{Belief, Count, Event, TokenHistory, World};
+use crate::protocol::calls::acquire::ASK;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::Promise;
@@ -32,6 +33,17 @@ impl World {
         });
     }
 
+    /// A program that may cancel is asked again behind each attempt and each 50 ms of a wait, also of one for first connections.
+    pub(super) fn asked_in_time(&mut self, c: usize, thread: usize, call: &Call) {
+        let stood = self.clients[c].clocks.stands_until > self.clients[c].threads[thread].since;
+        let took = self.t - self.clients[c].threads[thread].asked;
+        let bound = ASK.as_micros() as u64 + 2 * NODE_TIMEOUT + SLACK;
+        let asks = call.request.must_ask && !stood;
+        self.check(Promise::Bounds, !asks || took <= bound, || {
+            format!("client {c}: thread {thread} has not asked its program for {took} us")
+        });
+    }
+
     /// A try has enough answers; if it failed, its releases are written behind it.
     pub(super) fn try_is_sound(&mut self, c: usize, token: usize, answer: &Answer) {
         let (votes, quorum) = (answer.tally, self.quorum());
@@ -53,10 +65,16 @@ impl World {
             errors,
             closed,
             useless,
+            unsent,
         } = outcome
         else {
             return;
         };
+        let sent = self.checks.tokens[token].set_sent;
+        let sent = sent.iter().any(Option::is_some);
+        self.check(Promise::SoundAnswer, !unsent || !sent, || {
+            format!("client {c}: {token} was sent, and reported as unsent")
+        });
         let forbidden = self.checks.tokens[token].on.forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts[Count::Permanent] += u64::from(hopeless);

@@ -240,6 +240,7 @@ impl World {
             None => Duration::ZERO,
         };
         let (nodes, several) = (self.servers.len(), request.clone());
+        self.clients[c].threads[thread].asked = self.t;
         let call = Call {
             acquire: Claiming::new(name, several, nodes, node_timeout, turn, now),
             request,
@@ -265,6 +266,7 @@ impl World {
         let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
             Step::Ask => {
+                self.clients[c].threads[thread].asked = self.t;
                 if call.gives_up <= self.t {
                     self.counts[Count::GaveUp] += 1;
                     call.acquire.cancel(&mut self.local(c, thread));
@@ -399,19 +401,18 @@ impl World {
     ) {
         let now = self.clients[c].clocks.point(self.t);
         let Stage::Tries(token) = call.stage else {
-            let mut local = self.local(c, thread);
-            call.acquire.answered(answer, &mut local, now);
+            call.acquire
+                .answered(answer, &mut self.local(c, thread), now);
             return self.go_on(c, thread, call);
         };
         self.try_is_sound(c, token, &answer);
+        self.asked_in_time(c, thread, &call);
         self.is_queued(c, &mut call, &answer);
         let soon = !self.conditions.sluggish
             && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let first = self.conditions.faultless && soon && call.acquire.is_first_try();
-        let (no, yes) = match &answer.outcome {
-            Outcome::Yes(_) => (false, true),
-            outcome => (matches!(outcome, Outcome::No), false),
-        };
+        let yes = matches!(answer.outcome, Outcome::Yes(_));
+        let no = matches!(answer.outcome, Outcome::No);
         call.acquire
             .answered(answer, &mut self.local(c, thread), now);
         let again = call.acquire.is_between_tries();

@@ -19,7 +19,7 @@ use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::quorum::answer::Answer;
+use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::attempt::{Attempt, Rejection};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::waiter::{AcquireRequest, PlainTry, WaitFailure, WaiterAction};
@@ -27,7 +27,7 @@ use crate::values::arithmetic::majority;
 use crate::values::clock::Point;
 
 /// How often the program is asked, while it waits, whether to go on.
-const ASK: Duration = Duration::from_millis(50);
+pub(crate) const ASK: Duration = Duration::from_millis(50);
 
 /// The next step of the thread of a call.
 pub(crate) enum Step<W> {
@@ -102,6 +102,8 @@ enum CallState {
 
 struct Trying {
     attempt: Attempt,
+    /// When the attempt began.
+    since: Instant,
     /// Whether the lock counts as held here already.
     handed_off: bool,
     /// When the next try follows, between two tries of the attempt.
@@ -233,6 +235,7 @@ impl<W: Clone> Acquire<W> {
                 self.attempts = self.attempts.saturating_add(1);
                 self.state = CallState::Tries(Trying {
                     attempt,
+                    since: now.mono,
                     handed_off: true,
                     pauses_until: None,
                 });
@@ -304,6 +307,9 @@ impl<W: Clone> Acquire<W> {
         match &mut self.state {
             CallState::Tries(trying) => {
                 let notified_elsewhere = answer.notified_elsewhere;
+                if let Outcome::Unavailable { unsent, .. } = answer.outcome {
+                    self.asks = unsent;
+                }
                 match trying.attempt.answered(answer, now) {
                     ControlFlow::Continue(within) => {
                         let pause = process.jitter(Duration::ZERO, within);

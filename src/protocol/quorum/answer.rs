@@ -23,6 +23,9 @@ pub(crate) enum Outcome {
         closed: bool,
         /// Whether the operation failed because `Op::until` passed before a quorum answered.
         useless: bool,
+        /// Whether an acquire was not sent yet, since it waits for first connections, and its program is to be asked whether to
+        /// go on.
+        unsent: bool,
     },
 }
 
@@ -47,6 +50,7 @@ impl Answer {
                 errors: NodeErrors::new(Vec::new(), None).into(),
                 closed: false,
                 useless: false,
+                unsent: false,
             },
             tally: Tally::default(),
             numbers: None,

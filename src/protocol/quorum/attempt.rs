@@ -219,6 +219,9 @@ impl Attempt {
 
     /// The result of a try, if it was the last one; or another try follows, after a random part of this time.
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> ControlFlow<Tried, Duration> {
+        if let Outcome::Unavailable { unsent: true, .. } = answer.outcome {
+            return Continue(Duration::ZERO);
+        }
         let begun = *self.begun.get_or_insert(answer.begun);
         let (Some(key), Some(started)) = (&self.key, self.started) else {
             return Break(Tried::Denied(Rejection::default()));

@@ -240,7 +240,7 @@ impl<W> Core<W> {
         }
         let until = match self.all.majority_at {
             Some(at) => at + self.timeouts.node,
-            None => operation.submitted() + self.timeouts.connect,
+            None => operation.waits_since() + self.timeouts.connect,
         };
         let nodes = if is_steady { &[] } else { &self.nodes[..] };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();

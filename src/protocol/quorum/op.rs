@@ -21,6 +21,8 @@ pub(crate) struct Op {
     pub(crate) since: Option<Instant>,
     /// When an answer becomes useless, if that is before the operation's own time ends.
     pub(crate) until: Option<Instant>,
+    /// When the program is asked whether to go on, while an acquire waits for first connections and is not sent.
+    pub(crate) first_wait: Option<FirstWait>,
     /// Whether the operation is done as soon as it is written: no thread waits for the answer (for `Drop`).
     pub(crate) only_write: bool,
     /// The nodes that the operation is for.
@@ -31,6 +33,15 @@ pub(crate) struct Op {
     /// The nodes that may have carried out the end of a lock before it was sent on: there it is no news that they do not
     /// have the lock.
     pub(crate) may_be_done: NodeSet,
+}
+
+/// The wait of an attempt for first connections (rule R13b), which its program may end: nothing was sent by then.
+#[derive(Clone, Copy)]
+pub(crate) struct FirstWait {
+    /// When the attempt began. Its connections have their time from then on.
+    pub(crate) since: Instant,
+    /// When the program is asked.
+    pub(crate) asks: Instant,
 }
 
 /// The server that a slot is migrating to, as the slot's owner named it.
@@ -56,6 +67,7 @@ impl Op {
             key,
             since: None,
             until: None,
+            first_wait: None,
             only_write: false,
             nodes: NodeSet::ALL,
             named: None,
@@ -87,6 +99,10 @@ impl Op {
 
     pub(crate) fn until(self, until: Option<Instant>) -> Op {
         Op { until, ..self }
+    }
+
+    pub(crate) fn first_wait(self, first_wait: Option<FirstWait>) -> Op {
+        Op { first_wait, ..self }
     }
 
     pub(crate) fn only_write(self, only_write: bool) -> Op {

@@ -151,18 +151,30 @@ impl<W> Operation<W> {
         self.schedule.begun
     }
 
-    pub(crate) fn submitted(&self) -> Instant {
-        self.schedule.submitted
-    }
-
     pub(crate) fn begin(&mut self, now: Instant, until: Instant) {
         self.schedule.begun = Some(now);
         self.schedule.until = until;
     }
 
+    /// Since when first connections are waited for.
+    pub(crate) fn waits_since(&self) -> Instant {
+        let wait = self.op.first_wait;
+        wait.map_or(self.schedule.submitted, |wait| wait.since)
+    }
+
+    /// When the program is asked whether to go on, as long as the operation waits for first connections.
+    fn asks(&self) -> Option<Instant> {
+        let wait = self
+            .op
+            .first_wait
+            .filter(|_| self.schedule.begun.is_none())?;
+        (!mutant(Mutant::ConnectUnasked)).then_some(wait.asks)
+    }
+
     /// Until when the answer is waited for. `first`: until when the operation waits for first connections.
     pub(crate) fn waits_until(&self, first: Option<Instant>) -> Instant {
         let until = first.unwrap_or(self.schedule.until);
+        let until = self.asks().map_or(until, |asks| asks.min(until));
         self.op.until.map_or(until, |useful| useful.min(until))
     }
 
@@ -203,7 +215,8 @@ impl<W> Operation<W> {
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let own = self.own_end().is_some_and(|until| until <= now);
         let useless = self.op.until.is_some_and(|until| until <= now);
-        self.schedule.expiry = match own || useless {
+        let asks = self.asks().is_some_and(|asks| asks <= now);
+        self.schedule.expiry = match own || useless || asks {
             true => Expiry::Over,
             false => Expiry::Running,
         };
@@ -284,8 +297,10 @@ impl<W> Operation<W> {
     /// sent to now.
     pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
         let absent = self.absent(view);
-        if absent.is_empty() {
-            return absent;
+        // An attempt that goes on waiting for first connections has had the nodes connected at once when it began.
+        let goes_on = self.schedule.begun.is_none() && self.waits_since() < self.schedule.submitted;
+        if absent.is_empty() || goes_on {
+            return NodeSet::EMPTY;
         }
         let possible = self.tally().granted.or(self.owing()).or(to_send);
         match possible.without(view.slow).len() < majority(view.nodes) {
@@ -426,7 +441,7 @@ impl<W> Operation<W> {
         if failed.len() <= spare && self.is_useless(now) {
             self.schedule.expiry = Expiry::Useless;
         }
-        let waited = now.saturating_duration_since(self.schedule.submitted);
+        let waited = now.saturating_duration_since(self.waits_since());
         let silent = Arc::new(match self.own_end().is_some_and(|until| until <= now) {
             true => Cause::NoAnswer(timeouts.node, Limit::Node(1)),
             false => Cause::NoAnswer(waited, Limit::Rest),

@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use std::net::TcpListener;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -217,4 +218,55 @@ fn an_attempt_that_meets_contenders_can_be_cancelled() {
     let stopped = redlock.acquire_while("a", TTL, || started.elapsed() < NODE_TIMEOUT);
     assert!(matches!(stopped, Err(Error::Cancelled(_))));
     assert!(started.elapsed() < 4 * NODE_TIMEOUT);
+}
+
+/// Nothing of an attempt was sent while its first connections are waited for.
+#[test]
+fn a_program_ends_the_wait_for_first_connections() {
+    let server = Server::plain();
+    let silent: Vec<TcpListener> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let port = |at: usize| silent[at].local_addr().unwrap().port();
+    let redis = |at: usize| format!("redis://127.0.0.1:{}", port(at));
+    for nodes in [
+        vec![redis(0)],
+        vec![server.url(), redis(0), redis(1)],
+        vec![format!("redis+cluster://127.0.0.1:{}", port(2))],
+    ] {
+        let patient = options().connect_timeout(Duration::from_secs(30));
+        let redlock = Redlock::new(&nodes).unwrap().with_options(patient).unwrap();
+        let started = Instant::now();
+        let mut asked = 0;
+        let mut keep_trying = || {
+            asked += 1;
+            started.elapsed() < Duration::from_secs(1)
+        };
+        let semaphore = redlock.semaphore("s", 2).unwrap();
+        let stopped = redlock.acquire_while("a", TTL, &mut keep_trying);
+        assert!(matches!(stopped, Err(Error::Cancelled(_))), "{stopped:?}");
+        assert!(asked > 2, "{nodes:?}: {asked}");
+        let stopped = semaphore.acquire_while(TTL, || started.elapsed() < Duration::from_secs(2));
+        assert!(matches!(stopped, Err(Error::Cancelled(_))), "{stopped:?}");
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(10), "{nodes:?}: {took:?}");
+    }
+    assert!(!server.exists("a") && !server.exists("s"));
+}
+
+#[test]
+fn a_program_that_goes_on_gets_its_lock_from_a_node_that_is_late() {
+    let server = Server::plain();
+    server.stop();
+    let redlock = redlock(std::slice::from_ref(&server));
+    let mut asked = 0;
+    let lock = redlock.acquire_while("a", TTL, || {
+        asked += 1;
+        if asked == 10 {
+            server.resume();
+        }
+        true
+    });
+    lock.unwrap().release().unwrap();
+    assert!(asked >= 10);
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::error::Error;
-use crate::protocol::calls::acquire::{Acquire, CallState, Ended, Step, Trying};
+use crate::protocol::calls::acquire::{ASK, Acquire, CallState, Ended, Step, Trying};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process_services::Process;
 use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
+use crate::protocol::quorum::op::FirstWait;
 use crate::protocol::waiting::waiter::{PlainTry, WaitFailure};
 use crate::values::arithmetic::Deadline;
 use crate::values::clock::Point;
@@ -34,6 +35,7 @@ impl<W: Clone> Acquire<W> {
         self.was_held_here = process.held_here().has(&self.resource);
         self.state = CallState::Tries(Trying {
             attempt,
+            since: now.mono,
             handed_off: false,
             pauses_until: None,
         });
@@ -58,7 +60,11 @@ impl<W: Clone> Acquire<W> {
             return Step::Done(Err(Ended::Cancelled));
         };
         trying.pauses_until = None;
-        Step::Try(trying.attempt.op(token, now))
+        let first_wait = self.request.must_ask.then(|| FirstWait {
+            since: trying.since,
+            asks: now.mono + ASK,
+        });
+        Step::Try(trying.attempt.op(token, now).first_wait(first_wait))
     }
 
     /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have

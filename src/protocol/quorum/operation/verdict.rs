@@ -174,6 +174,7 @@ impl<W> Operation<W> {
                     .into(),
                 closed: self.is_acquire() && self.failed_by_closing(nodes.len()),
                 useless: self.schedule.expiry == Expiry::Useless,
+                unsent: self.asks().is_some_and(|asks| asks <= now),
             },
         };
         let counted = self.votes.by_node.counted(&self.op.key.kind);

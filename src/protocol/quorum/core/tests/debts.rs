@@ -117,6 +117,9 @@ fn a_release_that_is_sent_late_notifies_a_waiter_unless_the_queue_is_refused() {
             let expected = [script.hash, b"\r\n$1\r\n", &[b'0' + keys], b"\r\n"].concat();
             let mut parts = world.sent.windows(expected.len());
             assert!(parts.any(|part| part == expected), "{notify:?}, {keys}");
+            // Nobody is passed over.
+            let own = Channel::new([1; 16]).bytes();
+            assert!(!world.sent.windows(own.len()).any(|part| part == own));
             let refused = b"-NOPERM No permissions to access a key\r\n";
             world.input(Input::Received(Ok(refused)));
         };

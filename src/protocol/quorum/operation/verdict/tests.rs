@@ -323,11 +323,16 @@ fn an_acquire_failed_by_closing_if_no_more_nodes_than_may_fail_did_for_another_c
             errors,
             closed,
             useless,
+            unsent,
         } = answer.outcome
         else {
             panic!("no other outcome");
         };
-        assert_eq!((closed, useless), expected, "{answers}");
+        assert_eq!(
+            (closed, useless, unsent),
+            (expected.0, expected.1, false),
+            "{answers}"
+        );
         assert_eq!(errors.iter().count(), 2, "{answers}");
     }
 }
