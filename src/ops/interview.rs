@@ -7,10 +7,10 @@ use crate::errors::server_error::{refuses_companions, refuses_scripts};
 use crate::ops::query::Query;
 use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::companions::Companion;
-use crate::protocol::commands::dialect::{self, Dialect};
+use crate::protocol::commands::dialect::{self, Beside, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::script::{Action, Key, Notify};
-use crate::protocol::commands::scripts::{self, LATER, SCRIPTS, Script, TRIAL};
+use crate::protocol::commands::scripts::{self, LATER, SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::witness::{self, was_flushed};
@@ -165,11 +165,25 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
         ("the extension", Action::Extend(ttl, ttl)),
         ("the release", Action::Release(Notify::None)),
     ];
-    let mut bytes = Vec::new();
-    for (_, action) in &steps {
-        action.pack(key, prefix, means, &mut bytes);
+    let ask = |query: &mut Query, means: Dialect| {
+        let mut bytes = Vec::new();
+        for (_, action) in &steps {
+            action.pack(key, prefix, means, &mut bytes);
+        }
+        query.ask::<3>(&bytes)
+    };
+    let mut replies = ask(query, means)?;
+    if let Some(Reply::Error(text)) = replies.first()
+        && refuses_companions(text)
+        && !key.kind.is_plain()
+    {
+        // The lock is as good without the keys beside it, as an acquire finds, too.
+        let means = Dialect {
+            beside: Beside::None,
+            ..means
+        };
+        replies = ask(query, means)?;
     }
-    let replies = query.ask::<3>(&bytes)?;
     // A refusal whatever the name is takes precedence over a refusal of the name.
     let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {
@@ -206,10 +220,15 @@ fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
     let mut loaded = false;
     if trials[0].as_deref().is_some_and(refuses_scripts) {
         let mut bytes = Vec::new();
-        scripts::load(all(), &mut bytes);
-        let replies = query.ask::<{ SCRIPTS.len() + LATER.len() }>(&bytes)?;
-        let is_loaded = |(script, reply): (&Script, &Reply)| matches!(reply, Reply::Bulk(hash) if hash == script.hash);
-        loaded = all().zip(&replies).all(is_loaded);
+        scripts::load([&TRIAL], &mut bytes);
+        let first = query.ask::<1>(&bytes)?;
+        // A server that loads none is not asked that for each of them.
+        if scripts::are_loaded([&TRIAL], &first).is_ok() {
+            bytes.clear();
+            scripts::load(all(), &mut bytes);
+            let replies = query.ask::<{ SCRIPTS.len() + LATER.len() }>(&bytes)?;
+            loaded = scripts::are_loaded(all(), &replies).is_ok();
+        }
     }
     match Dialect::with_scripts(loaded, trials) {
         Ok(means) => Ok(means),

@@ -126,8 +126,7 @@ impl Query {
         let mut bytes = Vec::new();
         scripts::load(&LOOKS, &mut bytes);
         let replies = self.ask::<{ LOOKS.len() }>(&bytes)?;
-        let is_loaded = |(script, reply): (&Script, &Reply)| matches!(reply, Reply::Bulk(hash) if hash == script.hash);
-        self.by_hash = LOOKS.iter().zip(&replies).all(is_loaded);
+        self.by_hash = scripts::are_loaded(&LOOKS, &replies).is_ok();
         Ok(self.by_hash)
     }
 

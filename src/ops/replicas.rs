@@ -7,6 +7,7 @@ use crate::ops::query::Query;
 use crate::ops::rules::codes::Code;
 use crate::ops::rules::finding::{Remark, Severity};
 use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::scripts::TRIAL;
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::values::endpoint::Endpoint;
 
@@ -84,10 +85,10 @@ fn refusals(query: &mut Query, key: &[u8]) -> Result<Refused, Cause> {
     resp::pack(&mut bytes, &[set], None);
     resp::pack(&mut bytes, &[&[b"GET", key]], None);
     resp::pack(&mut bytes, &[&[b"PTTL", key]], None);
-    let script: &[&[u8]] = &[b"EVAL", b"return 1", b"1", key];
-    resp::pack(&mut bytes, &[script], None);
-    let replies = query.ask::<4>(&bytes)?;
-    Ok(replies.map(|reply| match reply {
+    let [set, get, left] = query.ask(&bytes)?;
+    // By its hash where texts are refused, as locks call theirs.
+    let [script] = query.ask_scripts([(&TRIAL, &[key])], false)?;
+    Ok([set, get, left, script].map(|reply| match reply {
         Reply::Error(text) => {
             Some(Cause::refused(&text)).filter(|cause| cause.meaning().concerns_user())
         }

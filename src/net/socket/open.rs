@@ -193,7 +193,8 @@ impl Conversation {
             // Otherwise each is loaded with its first call, which has its text.
             let mut bytes = Vec::new();
             scripts::load(&LATER, &mut bytes);
-            self.ask(&bytes, LATER.len())?;
+            let replies = self.ask(&bytes, LATER.len())?;
+            scripts::are_loaded(&LATER, &replies)?;
         }
         self.guarded((handshake, look, began), purpose)
     }

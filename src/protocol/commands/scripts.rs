@@ -5,7 +5,8 @@
 //!
 //! The scripts are sent without comments and indentation. In these files a comment has a separate line.
 
-use crate::protocol::commands::resp;
+use crate::errors::cause::Cause;
+use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::sha1::sha1;
 
 #[derive(Clone, Copy)]
@@ -137,6 +138,21 @@ pub(crate) fn load<'a>(scripts: impl IntoIterator<Item = &'a Script>, out: &mut 
     }
 }
 
+/// Why not all of these scripts are loaded, by the replies to [`load`]: the server's own error, if it has reported one.
+pub(crate) fn are_loaded<'a>(
+    scripts: impl IntoIterator<Item = &'a Script>,
+    replies: &[Reply],
+) -> Result<(), Cause> {
+    for (script, reply) in scripts.into_iter().zip(replies) {
+        match reply {
+            Reply::Bulk(hash) if hash == script.hash => {}
+            Reply::Error(text) => return Err(Cause::refused(text)),
+            other => return Err(Cause::Refused(other.kind().into())),
+        }
+    }
+    Ok(())
+}
+
 /// A script that needs no key and shows whether scripts can be run at all.
 pub(crate) const TRIAL: Script = Script {
     text: b"return 1",
@@ -193,6 +209,21 @@ mod tests {
             let text = str::from_utf8(script.text).unwrap();
             let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
             assert!(text.lines().all(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn scripts_are_loaded_if_the_server_reports_the_hash_of_each() {
+        let loaded = |script: &Script| Reply::Bulk(script.hash.to_vec());
+        let mut replies: Vec<Reply> = LATER.iter().map(loaded).collect();
+        assert!(are_loaded(&LATER, &replies).is_ok());
+        for (reply, expected) in [
+            (Reply::Error("BUSY a script".into()), "BUSY a script"),
+            (loaded(&TRIAL), "a string"),
+        ] {
+            replies[3] = reply;
+            let cause = are_loaded(&LATER, &replies).unwrap_err();
+            assert!(cause.to_string().contains(expected), "{cause}");
         }
     }
 

@@ -5,6 +5,7 @@ use crate::support;
 use std::time::Duration;
 
 use redlock_sync::{Error, LockState, Lockable, Redlock};
+use support::clusters::Cluster;
 use support::*;
 
 const PERIOD: Duration = Duration::from_secs(3600);
@@ -99,9 +100,8 @@ fn scripts_that_the_server_has_dropped_are_loaded_again() {
     kinds[2].acquire(TTL).unwrap().release().unwrap();
 }
 
-/// A server that takes the texts is sent no other scripts than before.
 #[test]
-fn a_user_who_may_send_texts_loads_no_others() {
+fn scripts_are_loaded_beforehand_only_where_texts_are_refused() {
     for (forbidden, loaded) in [("-eval", 21), ("-subscribe", 7)] {
         let (server, redlock) = without(forbidden);
         take(&redlock, "a").release().unwrap();
@@ -110,4 +110,27 @@ fn a_user_who_may_send_texts_loads_no_others() {
         let looks = if loaded > 7 { 3 } else { 0 };
         assert_eq!(server.calls("script|load"), loaded + looks, "{forbidden}");
     }
+}
+
+/// Nobody could release a lock there.
+#[test]
+fn a_check_names_a_replica_whose_user_calls_no_scripts_by_their_hashes() {
+    let cluster = Cluster::start();
+    for (node, server) in cluster.nodes.iter().enumerate() {
+        let user = "ACL SETUSER few reset on >secret ~* &* +@all -eval";
+        let mut user: Vec<&str> = user.split_whitespace().collect();
+        if node == 4 {
+            user.push("-evalsha");
+        }
+        server.command(&user);
+    }
+    let redlock = Redlock::new([cluster.url_for("few:secret@", 0..6)]).unwrap();
+    let redlock = redlock.with_options(unhurried()).unwrap();
+    let report = redlock.check("probe").unwrap();
+    let named = report.findings().map(ToString::to_string);
+    let named: Vec<String> = named.filter(|text| text.contains("the replica")).collect();
+    assert_eq!(named.len(), 1, "{report}");
+    let replica = format!(":{}", cluster.nodes[4].port());
+    assert!(named[0].contains(&replica), "{named:?}");
+    assert!(named[0].contains("evalsha"), "{named:?}");
 }

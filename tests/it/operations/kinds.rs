@@ -515,3 +515,28 @@ fn a_check_of_a_kind_tries_what_it_needs_and_that_of_a_plain_lock_does_not() {
     let names = String::from_utf8(kinds[3].resources().next().unwrap().to_vec());
     assert_eq!(names.unwrap(), "shop:check");
 }
+
+/// They are as good without the keys beside them, which only tell waiters.
+#[test]
+fn a_check_of_any_kind_of_lock_notes_that_the_keys_beside_it_are_refused() {
+    let servers = Server::several(1);
+    let user = "ACL SETUSER few on >secret resetkeys ~shop:* &* +@all";
+    servers[0].command(&user.split_whitespace().collect::<Vec<_>>());
+    let url = servers[0].url().replace("://", "://few:secret@");
+    let redlock = Redlock::new([url]).unwrap();
+    let redlock = redlock.with_options(patient()).unwrap();
+    let checks = [
+        redlock.check("shop:d"),
+        redlock.semaphore("shop:d", 2).unwrap().check(),
+        redlock.read_lock("shop:d").unwrap().check(),
+        redlock.write_lock("shop:d").unwrap().check(),
+        redlock.several(["shop:d", "shop:e"]).unwrap().check(),
+    ];
+    for report in checks {
+        let report = report.unwrap();
+        assert!(report.is_fit() && report.is_checked(), "{report}");
+        let noted = "the keys beside a lock, such as \"{shop:d}";
+        assert!(report.to_string().contains(noted), "{report}");
+    }
+    eventually("nothing is left", || servers[0].keys().is_empty());
+}
