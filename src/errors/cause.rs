@@ -15,6 +15,8 @@ pub(crate) enum Cause {
     /// Not connected: it took longer than allowed, or is still under way after this time. The second is the time
     /// allowed.
     NotConnected(Duration, Duration),
+    /// Connected, and this command of the set-up was not answered in this time, though those before it were.
+    Unanswered(Duration, String),
     /// Not connected over TLS in this time, and not a byte was received.
     #[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))]
     Mute(Duration),
@@ -85,6 +87,10 @@ pub(crate) enum Cause {
 /// Advice where a server of a Redis Cluster is not at the address that others name.
 pub(crate) const ANNOUNCE: &str = "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname";
 
+/// Advice where a command is not answered that each server knows.
+pub(crate) const IS_A_PROXY: &str =
+    " (is it a proxy? it may not know that command: give the address of the server behind it)";
+
 /// A server that another one has named cannot be reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Announced {
@@ -136,7 +142,11 @@ impl Cause {
     pub(crate) fn is_silence(&self) -> bool {
         matches!(
             self,
-            Cause::Connect(_) | Cause::NotConnected(..) | Cause::Mute(_) | Cause::OtherServer
+            Cause::Connect(_)
+                | Cause::NotConnected(..)
+                | Cause::Unanswered(..)
+                | Cause::Mute(_)
+                | Cause::OtherServer
         )
     }
 
@@ -207,6 +217,7 @@ impl Cause {
             Cause::NoMaster(_, is_final) => *is_final,
             Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
             Cause::NotConnected(..)
+            | Cause::Unanswered(..)
             | Cause::Mute(_)
             | Cause::OtherServer
             | Cause::Connect(_)

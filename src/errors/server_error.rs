@@ -74,7 +74,7 @@ pub(super) const CODES: [(&str, Meaning); 22] = [
 ];
 
 /// The meanings of errors that begin with `ERR`, which is used for many things.
-pub(super) const ERRORS: [(&str, Meaning); 14] = [
+pub(super) const ERRORS: [(&str, Meaning); 16] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
     (
@@ -84,6 +84,9 @@ pub(super) const ERRORS: [(&str, Meaning); 14] = [
     ("ERR DB index is out of range", NoSuchDatabase),
     ("ERR invalid DB index", NoSuchDatabase),
     ("ERR SELECT is not allowed in cluster mode", NoSuchDatabase),
+    // A proxy without users and passwords.
+    ("ERR unknown command 'AUTH'", WrongLogin),
+    ("ERR unknown command `AUTH`", WrongLogin),
     ("ERR unknown command", NoSuchCommand),
     (
         "ERR Unknown Redis command called from script",
@@ -178,7 +181,7 @@ impl Meaning {
     pub(crate) fn advice(self) -> Option<&'static str> {
         Some(match self {
             NoLogin => "give a user and a password: redis://user:password@host:port",
-            WrongLogin => "look at the user and the password",
+            WrongLogin => "look at the user and the password: it may have none",
             NotPermitted | NoSuchCommand => "permit it, or use another user",
             TooOld => {
                 "it is older than Redis 5: without fencing tokens, order of arrival, semaphores and read locks it will do"

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::errors::cause::{Announced, Cause, Limit};
+use crate::errors::cause::{Announced, Cause, IS_A_PROXY, Limit};
 use crate::errors::own_words::brief;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::human;
@@ -53,6 +53,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::NotConnected(time, limit) => not_connected(f, *time, *limit),
+            Cause::Unanswered(limit, command) => unanswered(f, *limit, command),
             Cause::Mute(limit) => mute(f, *limit),
             Cause::Connect(text) | Cause::NoSocket(text) | Cause::NoResolver(text) => {
                 write!(f, "cannot connect: {text}")
@@ -171,6 +172,14 @@ fn not_connected(f: &mut fmt::Formatter<'_>, time: Duration, limit: Duration) ->
     }
 }
 
+fn unanswered(f: &mut fmt::Formatter<'_>, limit: Duration, command: &str) -> fmt::Result {
+    let limit = human(limit);
+    write!(
+        f,
+        "connected, but no answer to {command} within {limit} (connect_timeout){IS_A_PROXY}"
+    )
+}
+
 fn no_answer(f: &mut fmt::Formatter<'_>, time: &str, limit: Limit) -> fmt::Result {
     match limit {
         Limit::Node(1) => write!(f, "no answer within {time} (node_timeout)"),
@@ -252,6 +261,11 @@ mod tests {
                 "not connected yet, after 50 ms of 500 ms (connect_timeout)",
             ),
             (
+                Cause::Unanswered(2000 * MS, "INFO".into()),
+                "connected, but no answer to INFO within 2 s (connect_timeout) (is it a proxy? it may not know that command: \
+                 give the address of the server behind it)",
+            ),
+            (
                 Cause::Quarantined(Duration::from_micros(1_549_000), false),
                 "restarted or replaced lately, may have forgotten locks: votes in 1.5 s",
             ),
@@ -321,7 +335,7 @@ mod tests {
         let text = "ERR unknown command 'AUTH', with args beginning with: 'hunter2' ";
         assert_eq!(
             Cause::refused(text).to_string(),
-            "the server answered: ERR unknown command 'AUTH' (permit it, or use another user)"
+            "the server answered: ERR unknown command 'AUTH' (look at the user and the password: it may have none)"
         );
     }
 }

@@ -385,8 +385,9 @@ impl ClusterServers {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
             Cause::NoMaster(..) => return (*cause).clone(),
             cause if cause.is_no_cluster() => format!(
-                "{} (that is no Redis Cluster: write redis://host:port)",
-                cause.without_advice()
+                "{} (that is no Redis Cluster: write {}://host:port)",
+                cause.without_advice(),
+                self.given.scheme()
             ),
             cause => cause.to_string(),
         };

@@ -45,6 +45,14 @@ impl GivenNode {
         like(self.node.info().addr(), host.clone(), *port)
     }
 
+    /// The scheme by which one of its servers is reached alone.
+    pub(crate) fn scheme(&self) -> &'static str {
+        match self.node.info().addr() {
+            ConnectionAddr::TcpTls { .. } => "rediss",
+            _ => "redis",
+        }
+    }
+
     /// The server at this address, with the credentials that all servers share.
     pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
         let info = self.node.info().clone().set_addr(addr);
@@ -71,5 +79,24 @@ pub(crate) fn like(other: &ConnectionAddr, host: String, port: u16) -> Connectio
             tls_params: None,
         },
         _ => ConnectionAddr::Tcp(host, port),
+    }
+}
+
+#[cfg(all(test, feature = "tls-rustls"))]
+mod tests {
+    use super::*;
+    use crate::settings::into_node::IntoNode;
+    use crate::settings::tls::Tls;
+
+    #[test]
+    fn a_server_of_a_cluster_over_tls_is_reached_alone_over_tls_too() {
+        for (url, scheme) in [
+            ("redis+cluster://h:1", "redis"),
+            ("rediss+cluster://h:1", "rediss"),
+        ] {
+            let node = url.into_node().unwrap();
+            let trust = Trust::new(&Tls::default(), [node.info()]);
+            assert_eq!(GivenNode::new(node, &trust, None).scheme(), scheme);
+        }
     }
 }

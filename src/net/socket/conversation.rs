@@ -93,17 +93,20 @@ impl Conversation {
 
 /// For errors: which of these packed commands was not answered.
 pub(super) fn unanswered(commands: &[u8], at: usize) -> String {
+    let name = name_of(commands, at);
+    name.map_or_else(String::new, |name| format!(", before it answered {name}"))
+}
+
+/// The name of one of these packed commands.
+pub(super) fn name_of(commands: &[u8], at: usize) -> Option<String> {
     let mut reader = ReplyReader::new(Secret::default());
     reader.push(commands);
     let command = (0..=at).map_while(|_| reader.next().ok().flatten()).nth(at);
-    let words = match command {
-        Some(Reply::Array(words)) => words,
-        _ => Vec::new(),
-    };
-    match words.first() {
-        Some(Reply::Bulk(name)) => {
-            format!(", before it answered {}", String::from_utf8_lossy(name))
-        }
-        _ => String::new(),
+    match command {
+        Some(Reply::Array(words)) => match words.first() {
+            Some(Reply::Bulk(name)) => Some(String::from_utf8_lossy(name).into_owned()),
+            _ => None,
+        },
+        _ => None,
     }
 }

@@ -181,7 +181,9 @@ impl Conversation {
                 Err(Cause::Closed(text)) => {
                     return Err(replies.hung_up(text, self.reader.is_empty()));
                 }
-                Err(cause @ Cause::NotConnected(..)) => return sent.and(Err(cause)),
+                Err(Cause::NotConnected(time, limit)) => {
+                    return sent.and(Err(replies.silent(time, limit)));
+                }
                 Err(cause) => return Err(cause),
             }
         }

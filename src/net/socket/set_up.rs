@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
 
-use crate::errors::cause::Cause;
+use crate::errors::cause::{Cause, IS_A_PROXY};
 use crate::errors::server_error::Meaning;
-use crate::net::socket::conversation::unanswered;
+use crate::net::socket::conversation::{name_of, unanswered};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::resp::Reply;
@@ -59,9 +59,6 @@ impl Purpose<'_> {
 }
 
 pub(super) const SPEAKS_TLS: &str = " (does it speak TLS? write rediss://)";
-
-const IS_A_PROXY: &str =
-    " (is it a proxy? it may not know that command: give the address of the server behind it)";
 
 /// How a connection is set up.
 pub(super) struct SetUp {
@@ -273,6 +270,15 @@ impl<'a> SetUpReplies<'a> {
     fn look(&mut self, reply: Reply) {
         if self.set_up.look.contains(&self.answered) {
             self.look.push(reply);
+        }
+    }
+
+    /// The cause if the server does not answer: some proxies swallow a command that they do not support.
+    pub(super) fn silent(&self, time: Duration, limit: Duration) -> Cause {
+        let command = name_of(&self.set_up.packed(), self.answered);
+        match command.filter(|_| self.answered > 0) {
+            Some(command) => Cause::Unanswered(limit, command),
+            None => Cause::NotConnected(time, limit),
         }
     }
 

@@ -23,7 +23,9 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         | Cause::LoggedOut(_)
         | Cause::Demoted(_) => meaning.advice().unwrap_or("look at its log"),
         Cause::NoCredentials(_) => return (Code::Auth, "the program's closure must give them"),
-        Cause::NoAnswer(..) => "look at its load and the network: it may stand still",
+        Cause::NoAnswer(..) | Cause::Unanswered(..) => {
+            "look at its load and the network: it may stand still"
+        }
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
         }

@@ -216,6 +216,31 @@ fn where_a_connection_ends_the_command_that_was_not_answered_is_named() {
 }
 
 #[test]
+fn a_command_that_is_swallowed_when_a_connection_is_set_up_is_named() {
+    for (known, swallowed) in [
+        (&["AUTH"][..], "HELLO"),
+        (&["AUTH", "HELLO"], "INFO"),
+        (&["AUTH", "HELLO", "INFO"], "SCRIPT"),
+    ] {
+        let server = fake::Fake::new(move |words| {
+            let is_known = known.iter().any(|name| name.as_bytes() == words[0]);
+            if is_known { &b"+OK\r\n"[..] } else { b"" }.to_vec()
+        });
+        let redlock = Redlock::new([server.url("hunter2")]).unwrap();
+        let soon = options().connect_timeout(ms(500));
+        let redlock = redlock.with_options(soon).unwrap();
+        let expected = format!(
+            "connected, but no answer to {swallowed} within 500 ms (connect_timeout) (is it a proxy?"
+        );
+        // An attempt may end before the connection does that it waits for.
+        eventually(swallowed, || {
+            let error = unavailable(redlock.try_acquire("a", TTL)).to_string();
+            error.contains(&expected)
+        });
+    }
+}
+
+#[test]
 fn protected_mode_is_reported_in_one_line_with_what_to_do() {
     let long = "it has a long advice of its own. ".repeat(30);
     let text = format!(
