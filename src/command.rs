@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::text;
 pub use crate::ops::literal::{escaped, printable};
-pub use crate::ops::once_per::{PATIENCE, for_now, last_run, mark_patiently, patiently};
+pub use crate::ops::once_per::{PATIENCE, last_run, mark_patiently, may_pass_soon, patiently};
 pub use crate::ops::result_words::{LOCK, PERMITS, READERS, Seen, held_for, kind};
 use crate::ops::{list, result_json};
 use crate::protocol::commands::kind::MAX_PERMITS as MOST;

@@ -6,9 +6,9 @@ use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
 use super::*;
-use crate::ops::break_lock::Named;
 use crate::ops::holder::{Holder, HolderText};
 use crate::ops::json::Json;
+use crate::ops::named_holder::Named;
 use crate::ops::result_json;
 use crate::{Inspection, LockState};
 

@@ -1,12 +1,6 @@
 use crate::errors::error::Error;
 use crate::lock::redlock::Redlock;
 use crate::ops::holder::Holder;
-#[cfg(feature = "capi")]
-use crate::ops::holder::HolderText;
-#[cfg(feature = "capi")]
-use crate::ops::inspect::Inspection;
-#[cfg(feature = "capi")]
-use crate::ops::state::LockState;
 use crate::ops::state::NodeState;
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
@@ -14,42 +8,6 @@ use crate::protocol::commands::script::Key;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::NodeSet;
 use crate::values::lock_value::ValueRole;
-
-/// Whom a text names among the holders of a lock.
-#[cfg(feature = "capi")]
-pub(crate) enum Named {
-    Holder(Holder),
-    /// The text has this holder's fingerprint, and is not that of its line.
-    ByPart(Holder),
-    /// No holder, for certain.
-    Nobody,
-    /// Too few nodes answered.
-    Unknown,
-    /// Not all holders are shown.
-    NotShown,
-}
-
-#[cfg(feature = "capi")]
-impl Inspection {
-    /// The holder on any of the nodes that a text names.
-    pub(crate) fn named(&self, text: &HolderText<'_>) -> Named {
-        let states = self.nodes().map(|(_, _, state)| state);
-        let holders = states.flat_map(NodeState::holders);
-        let mut same = None;
-        for (holder, _) in holders.filter(|(holder, _)| holder.has_fingerprint_of(text)) {
-            if holder.is_named(text) {
-                return Named::Holder(holder.clone());
-            }
-            same.get_or_insert(holder);
-        }
-        match same {
-            Some(holder) => Named::ByPart(holder.clone()),
-            None if self.state() == LockState::Unknown => Named::Unknown,
-            None if self.is_cut() => Named::NotShown,
-            None => Named::Nobody,
-        }
-    }
-}
 
 impl Redlock {
     /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns

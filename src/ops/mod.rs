@@ -8,6 +8,7 @@
 //! - `state`: the nodes' answers about a lock, and what they mean together
 //! - `inspect`: the holders of a lock, node by node (`inspect_reply`: the answer of one node)
 //! - `break_lock`: the release of a lock by another process
+//! - `named_holder`: the holder whom a text names
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `found_locks`: which locks were found, and which are leftovers
@@ -33,6 +34,8 @@ pub(crate) mod list;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod literal;
+#[cfg(feature = "capi")]
+pub(crate) mod named_holder;
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
 pub(crate) mod once_per;
 pub(crate) mod query;

@@ -87,7 +87,7 @@ impl Redlock {
             thread::sleep(pause);
             true
         };
-        let last = patiently(PATIENCE, (sleeps, for_now), |_| last_run(self, &kept))?;
+        let last = patiently(PATIENCE, (sleeps, may_pass_soon), |_| last_run(self, &kept))?;
         let begun = Point::now();
         let done = match last {
             Some(_) => None,
@@ -144,7 +144,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether the nodes do not refuse for good.
-pub fn for_now(nodes: &NodeErrors) -> bool {
+pub fn may_pass_soon(nodes: &NodeErrors) -> bool {
     !nodes.is_permanent()
 }
 
@@ -157,11 +157,11 @@ pub fn for_now(nodes: &NodeErrors) -> bool {
 pub fn patiently<T>(
     longest: Duration,
     (pause, may_pass): (impl Fn(Duration) -> bool, fn(&NodeErrors) -> bool),
-    mut one: impl FnMut(Duration) -> Result<T, Error>,
+    mut ask: impl FnMut(Duration) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let began = Point::now();
     loop {
-        match one(began.elapsed_at(Point::now())) {
+        match ask(began.elapsed_at(Point::now())) {
             Err(Error::Unavailable(nodes)) if may_pass(&nodes) => {
                 if began.elapsed_at(Point::now()) >= longest || !pause(PAUSE) {
                     return Err(Error::Unavailable(nodes));

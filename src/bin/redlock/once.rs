@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use log::info;
-use redlock_sync::command::{PATIENCE, for_now, last_run, mark_patiently, patiently};
+use redlock_sync::command::{PATIENCE, last_run, mark_patiently, may_pass_soon, patiently};
 use redlock_sync::{Error, KeptLock, Redlock};
 
 use crate::acquire::while_waiting;
@@ -43,8 +43,8 @@ pub(crate) fn before_start(
 /// Asks the nodes, and again while they are away for a moment or refuse for now. A signal ends that.
 fn ask<T>(
     signals: &Receiver<i32>,
-    one: impl Fn() -> Result<T, Error>,
-    failed: impl Fn(&Error) -> End,
+    question: impl Fn() -> Result<T, Error>,
+    end: impl Fn(&Error) -> End,
 ) -> Result<T, (End, RunOutcome)> {
     let ended_by = Cell::new(None);
     let pause = |pause| {
@@ -52,11 +52,11 @@ fn ask<T>(
         ended_by.set(signal.and_then(while_waiting));
         ended_by.get().is_none()
     };
-    let asked = patiently(PATIENCE, (pause, for_now), |_| one());
+    let asked = patiently(PATIENCE, (pause, may_pass_soon), |_| question());
     asked.map_err(|error| match ended_by.get() {
         Some(signal) => (End::Signal(signal), RunOutcome::Interrupted),
         None => {
-            let end = failed(&error);
+            let end = end(&error);
             (end, RunOutcome::before_start(end))
         }
     })
