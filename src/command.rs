@@ -82,15 +82,11 @@ pub fn wait_released(
     redlock.wait_owed(name, failed.denied(), time, &mut go_on)
 }
 
-/// Waits, as [`wait_released`] does, for the nodes that a release was confirmed without: what lies there until its ttl, and
-/// on another node behind the next release, would lock the name together.
-pub fn wait_released_everywhere(
-    redlock: &Redlock,
-    name: &[u8],
-    time: Duration,
-    mut go_on: impl FnMut() -> bool,
-) {
-    redlock.wait_owed(name, usize::MAX, time, &mut go_on);
+/// Closes the connections, of which there is no further use, as the last drop does, but waits up to `time` for the nodes that
+/// a release was confirmed without: what lies there until its ttl, and on another node behind the next release, would lock
+/// the name together. (Not in a Redis Cluster.)
+pub fn close_within(redlock: &Redlock, time: Duration) {
+    redlock.close_within(time);
 }
 
 /// The longest ttl for which no failover makes two holders, where a set or a Redis Cluster is among the nodes and no

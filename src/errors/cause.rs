@@ -87,11 +87,15 @@ pub(crate) enum Cause {
 /// Advice where a server of a Redis Cluster is not at the address that others name.
 pub(crate) const ANNOUNCE: &str = "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname";
 
+/// Advice where the master of a set is not at the address that sentinels name.
+pub(crate) const ANNOUNCE_MASTER: &str = "if that is not the master's address for this host, set replica-announce-ip on the servers, \
+    and name it in sentinel monitor";
+
 /// Advice where a command is not answered that each server knows.
 pub(crate) const IS_A_PROXY: &str =
     " (is it a proxy? it may not know that command: give the address of the server behind it)";
 
-/// A server that another one has named cannot be reached.
+/// A server that another one has named cannot be used.
 #[derive(Clone, Debug)]
 pub(crate) struct Announced {
     pub(crate) cause: Cause,
@@ -99,7 +103,8 @@ pub(crate) struct Announced {
     /// The node's name as shown there.
     pub(crate) shown: Arc<str>,
     pub(crate) by: String,
-    pub(crate) advice: &'static str,
+    /// What to do where the address may not be the server's for this host. Without it the server meant has answered.
+    pub(crate) advice: Option<&'static str>,
 }
 
 /// Which limit set the time that a node had to answer.
@@ -138,6 +143,14 @@ impl Cause {
         Cause::Demoted(without_arguments(text).to_owned())
     }
 
+    /// The cause itself, where the server that another one has named has answered.
+    pub(crate) fn answered(&self) -> &Cause {
+        match self {
+            Cause::Announced(announced) if announced.advice.is_none() => &announced.cause,
+            cause => cause,
+        }
+    }
+
     /// Whether the server was asked for a connection, and did not answer. (Nor did one in whose place another one answers.)
     pub(crate) fn is_silence(&self) -> bool {
         matches!(
@@ -157,7 +170,10 @@ impl Cause {
 
     /// Whether the cause is like that of another server than the one that is meant.
     pub(crate) fn is_of_another(&self) -> bool {
-        let is_other = matches!(self, Cause::NotRedis(_) | Cause::OtherServer);
+        let is_other = matches!(
+            self,
+            Cause::NotRedis(_) | Cause::OtherServer | Cause::Sentinel
+        );
         is_other || self.is_no_cluster() || self.meaning().concerns_login()
     }
 
@@ -181,7 +197,7 @@ impl Cause {
     /// Whether a server answered, and refuses what it is asked.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
-            self,
+            self.answered(),
             Cause::Refused(_)
                 | Cause::LoggedOut(_)
                 | Cause::NoInfo(_)
@@ -203,7 +219,7 @@ impl Cause {
     /// Whether the failure lasts until the configuration is changed, here or on the server. False when in doubt: then
     /// callers wait in vain, but no longer than they asked to.
     pub(crate) fn is_final(&self) -> bool {
-        match self {
+        match self.answered() {
             Cause::Refused(text) => Meaning::of(text).is_final(),
             Cause::Tls(_)
             | Cause::NotRedis(_)
@@ -244,7 +260,7 @@ impl Cause {
 
     /// The meaning of the server's refusal.
     pub(crate) fn meaning(&self) -> Meaning {
-        match self {
+        match self.answered() {
             Cause::Refused(text) | Cause::LoggedOut(text) | Cause::Demoted(text) => {
                 Meaning::of(text)
             }
@@ -254,7 +270,7 @@ impl Cause {
 
     /// Whether a name is refused and not a command.
     pub(crate) fn concerns_name(&self) -> bool {
-        matches!(self, Cause::Refused(text) if server_error::concerns_name(text))
+        matches!(self.answered(), Cause::Refused(text) if server_error::concerns_name(text))
     }
 }
 

@@ -94,7 +94,8 @@ pub(super) const ERRORS: [(&str, Meaning); 16] = [
     ),
     // Valkey.
     ("ERR Unknown command called from script", NoSuchCommand),
-    ("ERR max number of clients reached", TooManyClients),
+    // In a Redis Cluster it is "clients + cluster connections".
+    ("ERR max number of clients", TooManyClients),
     (
         "Write commands not allowed after non deterministic commands",
         TooOld,
@@ -322,6 +323,7 @@ mod tests {
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "NOSCRIPT No matching script. Please use EVAL.",
             "ERR max number of clients reached",
+            "ERR max number of clients + cluster connections reached",
             "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
             "ERR something that is not known here: NOPERM, WRONGPASS",
             "NOPERMISSION",

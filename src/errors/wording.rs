@@ -27,6 +27,14 @@ impl Cause {
         }
     }
 
+    /// The text to show before the address that the cause concerns, which another server has named.
+    fn there(&self) -> String {
+        match self {
+            Cause::Sentinel => "a sentinel is".into(),
+            other => other.to_string(),
+        }
+    }
+
     /// The text to show behind the address that the cause concerns.
     fn at_address(&self) -> String {
         match self {
@@ -43,6 +51,9 @@ impl Cause {
         match self {
             Cause::Refused(text) | Cause::LoggedOut(text) => {
                 format!("the server answered: {}", brief(text))
+            }
+            Cause::Announced(announced) if announced.advice.is_none() => {
+                announced.names(&announced.cause.without_advice())
             }
             other => other.to_string(),
         }
@@ -154,10 +165,19 @@ fn at_addresses(all: &[(SocketAddr, Cause)]) -> String {
     shown.join("; ")
 }
 
+impl Announced {
+    fn names(&self, cause: &str) -> String {
+        format!("{}, which {} names: {cause}", self.at, self.by)
+    }
+}
+
 impl fmt::Display for Announced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Announced { cause, at, by, .. } = self;
-        write!(f, "{cause} at {at}, which {by} names ({})", self.advice)
+        match self.advice {
+            Some(advice) => write!(f, "{} at {at}, which {by} names ({advice})", cause.there()),
+            None => f.write_str(&self.names(&cause.to_string())),
+        }
     }
 }
 
@@ -227,6 +247,47 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// Where the master itself refuses, or something else is at its address.
+    #[test]
+    fn a_server_that_another_one_has_named_is_shown_with_both() {
+        let announced = |cause: Cause, advice: Option<&'static str>| {
+            Cause::Announced(Box::new(Announced {
+                cause,
+                at: "10.0.0.5:6379".into(),
+                shown: "m at 10.0.0.5:6379".into(),
+                by: "the sentinel a:1".into(),
+                advice,
+            }))
+        };
+        let wrong = || Cause::refused("WRONGPASS invalid username-password pair");
+        for (cause, advice, is_final, expected) in [
+            (
+                wrong(),
+                None,
+                true,
+                "10.0.0.5:6379, which the sentinel a:1 names: the server answered: WRONGPASS invalid username-password pair",
+            ),
+            (
+                wrong(),
+                Some("look there"),
+                false,
+                "WRONGPASS invalid username-password pair (look at the user and the password: it may have none) at \
+                 10.0.0.5:6379, which the sentinel a:1 names (look there)",
+            ),
+            (
+                Cause::Sentinel,
+                Some("look there"),
+                false,
+                "a sentinel is at 10.0.0.5:6379, which the sentinel a:1 names (look there)",
+            ),
+        ] {
+            let cause = announced(cause, advice);
+            assert!(cause.to_string().contains(expected), "{cause}");
+            assert_eq!(cause.is_final(), is_final, "{cause}");
+            assert_eq!(cause.meaning().concerns_login(), is_final, "{cause}");
+        }
+    }
 
     #[test]
     fn causes_name_the_option_that_they_hang_on_and_round_times() {

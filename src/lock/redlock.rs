@@ -377,6 +377,15 @@ impl Redlock {
         are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes).saturating_sub(others)
     }
 
+    /// Closes the connections to nodes that are no Clusters.
+    #[cfg(feature = "cli")]
+    pub(crate) fn close_within(&self, time: Duration) {
+        let family = self.family();
+        if family.lanes.is_none() {
+            family.base.driver.close_within(time);
+        }
+    }
+
     /// The route to the servers that have this resource: one connection to each node, or lanes.
     pub(crate) fn route(&self, resource: &[u8]) -> Route {
         let family = self.family();

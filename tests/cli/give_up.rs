@@ -162,6 +162,27 @@ fn a_node_that_a_release_was_confirmed_without_has_a_moment_to_come_back() {
     }
 }
 
+/// A job pays for no dead node, and for no answer that is late.
+#[test]
+fn a_run_does_not_wait_for_a_node_that_was_away_from_its_beginning() {
+    for (nodes, dead) in [(3, 1), (5, 0), (5, 2)] {
+        let mut fleet = Fleet::new(nodes);
+        fleet.servers.iter_mut().take(dead).for_each(Server::kill);
+        let run = || {
+            let began = Instant::now();
+            let output = fleet.command(&["run", "x", "true"]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            began.elapsed()
+        };
+        // (The machine may be busy, but not each time.)
+        let took = (0..5).map(|_| run()).min().unwrap();
+        assert!(
+            took < Duration::from_millis(1500),
+            "{nodes}, {dead}: {took:?}"
+        );
+    }
+}
+
 /// With the name, and for how long.
 #[test]
 fn a_lock_that_could_not_be_released_is_named() {

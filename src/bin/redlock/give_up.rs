@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::{escaped, human, may_pass, wait_released, wait_released_everywhere};
+use redlock_sync::command::{close_within, escaped, human, may_pass, wait_released};
 use redlock_sync::{Error, KeptLock, Lock, LostReason, NodeErrors, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try
 /// to connect: nothing shows that they will be back, and a dead node does not hold up a script.)
 const LONGER: Duration = Duration::from_secs(10);
-/// The time for the nodes that the end was confirmed without. (One that was away for all of the run has nothing of it, and
-/// is not waited for.)
+/// The time for nodes that the end was confirmed without. (One that was away for all of the run has nothing of it, and is not
+/// waited for.)
 const REST: Duration = Duration::from_secs(2);
 /// The time that the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);
@@ -47,10 +47,9 @@ pub(crate) fn give_up(
     let locked = |trouble: &dyn Display| {
         report_locked(job, left.saturating_sub(began.elapsed()), trouble);
     };
-    let name = job.name.as_encoded_bytes();
-    let (others, owned_name) = (redlock.clone(), name.to_owned());
+    let (others, name) = (redlock.clone(), job.name.as_encoded_bytes().to_owned());
     let waits = move |failed: &NodeErrors, go_on: &dyn Fn() -> bool| {
-        wait_released(&others, (&owned_name, failed), left.min(LONGER), go_on)
+        wait_released(&others, (&name, failed), left.min(LONGER), go_on)
     };
     let ended = end_beside(kept, rest, waits, signals, asked);
     let result = match ended {
@@ -64,7 +63,7 @@ pub(crate) fn give_up(
     match result {
         Ok(()) => {
             let time = asked.map_or(REST, |_| LAST).min(left);
-            wait_for_rest(redlock, name, time, signals);
+            close_within(redlock, time);
             end
         }
         Err(Error::Lost(lost)) => {
@@ -76,14 +75,6 @@ pub(crate) fn give_up(
             end
         }
     }
-}
-
-/// Waits for the nodes that have not confirmed the end, until a signal asks us to end.
-fn wait_for_rest(redlock: &Redlock, name: &[u8], time: Duration, signals: &Receiver<i32>) {
-    wait_released_everywhere(redlock, name, time, || {
-        processes::reap_orphans(&[]);
-        !signals.try_iter().any(asks_to_end)
-    });
 }
 
 /// The end that came first while the lock was given up.

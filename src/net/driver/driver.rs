@@ -367,10 +367,15 @@ impl Driver {
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
     /// have one node timeout. This thread waits for that, since the program may end right after this.
     pub(crate) fn close(&self) {
+        self.close_within(self.nodes.timeouts.node);
+    }
+
+    /// Closes the nodes, and waits for this time.
+    pub(crate) fn close_within(&self, time: Duration) {
         let now = clock::instant();
-        let until = now + self.nodes.timeouts.node;
+        let until = now + time;
         let mut state = self.nodes.state();
-        state.core.close(now);
+        state.core.close(now, time);
         self.nodes.announce(&mut state);
         loop {
             if let Some(leader) = self.nodes.take_lead(&mut state) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::ConnectionAddr;
 
-use crate::errors::cause::{ANNOUNCE, Announced, Cause};
+use crate::errors::cause::{ANNOUNCE, ANNOUNCE_MASTER, Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster_servers::ClusterServers;
@@ -156,19 +156,20 @@ impl Directory {
         }
     }
 
-    /// Adds advice: an address that cannot be reached, or where something else answers, may be one that the servers use for
-    /// each other, in a separate network.
+    /// Adds the address, and the server that has named it. One that cannot be reached, or where something else answers, may
+    /// be one that the servers use for each other, in a separate network.
     fn announced(&self, cause: Cause, addr: &ConnectionAddr, by: String) -> Cause {
+        let may_be_elsewhere = cause.may_be_elsewhere();
         let (by, advice) = match &self.source {
-            _ if !cause.may_be_elsewhere() => return cause,
+            _ if cause.is_of_this_process() || cause.is_replica() => return cause,
             Source::Cluster(cluster, _) if cluster.is_given(addr) => return cause,
-            Source::Cluster(..) => (by, ANNOUNCE),
-            Source::Sentinels(_) if !cause.is_silence() => return cause,
-            Source::Sentinels(_) => (
-                format!("the sentinel {by}"),
-                "if that is not the master's address for this host, set replica-announce-ip on the servers, and name it in \
-                 sentinel monitor",
-            ),
+            Source::Cluster(..) => (by, may_be_elsewhere.then_some(ANNOUNCE)),
+            Source::Sentinels(_) => {
+                // Users are not replicated: a login that is refused may well be refused by the master.
+                let is_it = cause.meaning().concerns_login();
+                let advice = (may_be_elsewhere && !is_it).then_some(ANNOUNCE_MASTER);
+                (format!("the sentinel {by}"), advice)
+            }
         };
         Cause::Announced(Box::new(Announced {
             at: text::address(addr),

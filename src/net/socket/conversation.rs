@@ -70,15 +70,21 @@ impl Conversation {
 
     /// Sends this number of packed commands. Returns the replies to them.
     pub(crate) fn ask(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, Cause> {
-        self.send(commands)?;
-        let reply = |at| {
-            self.reply().map_err(|cause| match cause {
+        // A server that refuses the connection reports why and hangs up, perhaps before all of this is written.
+        let sent = self.send(commands);
+        let mut replies = Vec::with_capacity(count);
+        while replies.len() < count {
+            match (self.reply(), &replies[..]) {
+                (Ok(reply), _) => replies.push(reply),
+                (Err(Cause::Closed(_)), [Reply::Error(text)]) => return Err(Cause::refused(text)),
                 // Some proxies hang up on a command that they do not support.
-                Cause::Closed(text) => Cause::Closed(text + &unanswered(commands, at)),
-                cause => cause,
-            })
-        };
-        let replies = (0..count).map(reply).collect::<Result<_, _>>()?;
+                (Err(Cause::Closed(text)), all) => {
+                    return Err(Cause::Closed(text + &unanswered(commands, all.len())));
+                }
+                (Err(cause), _) => return sent.and(Err(cause)),
+            }
+        }
+        sent?;
         self.is_at_end().map(|()| replies)
     }
 

@@ -16,7 +16,7 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         _ if meaning.concerns_rights() => Code::Rights,
         _ => Code::Reach,
     };
-    let what = match cause {
+    let what = match cause.answered() {
         Cause::Refused(_)
         | Cause::OtherSlots(_)
         | Cause::Elsewhere(_)

@@ -301,7 +301,9 @@ impl World {
             return;
         }
         let now = self.now(c);
-        self.clients[c].core.close(now);
+        self.clients[c]
+            .core
+            .close(now, Duration::from_micros(NODE_TIMEOUT));
         self.clients[c].driver.leader = Task::Runs;
         self.announce(c);
         self.pump(c);

@@ -49,6 +49,20 @@ pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
 }
 
+/// The time in which the nodes close.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    pub(crate) at: Instant,
+    /// For commands that were sent, and releases that are still to be sent.
+    pub(crate) time: Duration,
+}
+
+impl Closing {
+    pub(crate) fn end(self) -> Instant {
+        self.at + self.time
+    }
+}
+
 /// The connection to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
@@ -103,6 +117,8 @@ pub(crate) struct Node {
     /// Why the node is not connected.
     cause: Option<Arc<Cause>>,
     reported: Reported,
+    /// Whether there has been a connection. Without one, nothing of this program is there.
+    was_connected: bool,
 }
 
 impl Node {
@@ -126,6 +142,11 @@ impl Node {
             true => self.reconnect.known = Some(Box::new(known)),
             false => self.server.learn(&known, Connected::AtAddress),
         }
+    }
+
+    /// Whether there is something for a worker to do once the nodes are closed.
+    pub(super) fn has_last_releases(&self) -> bool {
+        self.has_releases() && self.was_connected
     }
 
     /// Whether operations are sent to the node.
@@ -195,7 +216,7 @@ impl Node {
     pub(crate) fn has_unfinished(&self) -> bool {
         let confirms = self.link == Link::Draining && self.wire.unconfirmed(false).is_some();
         let writing = self.worker == Worker::Writing;
-        self.has_worker() && (self.has_releases() || writing || confirms)
+        self.has_worker() && (self.has_last_releases() || writing || confirms)
     }
 
     // ---- its worker
@@ -208,7 +229,7 @@ impl Node {
     /// Whether the node needs a worker now.
     pub(crate) fn needs_worker(&self, closed: bool) -> bool {
         let down = !matches!(self.link, Link::Connected | Link::Unresponsive);
-        down && self.worker == Worker::None && (!closed || self.has_releases())
+        down && self.worker == Worker::None && (!closed || self.has_last_releases())
     }
 
     /// Whether a worker is needed as soon as the leader has nothing more to write.

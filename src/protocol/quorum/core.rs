@@ -25,7 +25,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::event::Events;
 use crate::protocol::node::found_master::Confirmed;
-use crate::protocol::node::node::{Node, Timeouts};
+use crate::protocol::node::node::{Closing, Node, Timeouts};
 use crate::protocol::node::pending::OperationId;
 use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::restart_guard::RestartGuard;
@@ -81,8 +81,7 @@ pub(crate) struct Core<W> {
     timeouts: Timeouts,
     reader: Reader,
     all: AllNodes,
-    /// When the nodes were closed.
-    closed_at: Option<Instant>,
+    closing: Option<Closing>,
     /// For the pauses between tries to connect.
     rng: Rng,
     operations: Operations<W>,
@@ -110,7 +109,7 @@ impl<W> Core<W> {
             nodes,
             timeouts,
             all: AllNodes::default(),
-            closed_at: None,
+            closing: None,
             rng: Rng::new(seed),
             operations: Operations::new(prefix),
             confirmation: Confirmation::default(),
@@ -296,7 +295,7 @@ impl<W> Core<W> {
             Input::Sent(result) => {
                 self.nodes[at].written();
                 // The thread that closes the nodes may wait for that.
-                self.news |= self.closed_at.is_some();
+                self.news |= self.closing.is_some();
                 if let Err(cause) = result {
                     self.sever(at, cause, now);
                 }
@@ -408,9 +407,9 @@ impl<W> Core<W> {
         }
     }
 
-    /// Closes the nodes. Commands that were sent, and releases that must still be sent, have one node timeout.
-    pub(crate) fn close(&mut self, now: Instant) {
-        self.closed_at = Some(now);
+    /// Closes the nodes. Commands that were sent, and releases that must still be sent, have this time.
+    pub(crate) fn close(&mut self, now: Instant, time: Duration) {
+        self.closing = Some(Closing { at: now, time });
         // Deferred commands have one last try.
         let nodes = self.nodes.iter_mut();
         nodes.for_each(|node| node.outbox.retry_deferred());

@@ -4,7 +4,7 @@
 use crate::support;
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use redlock_sync::{Error, NodeError, Redlock};
@@ -514,22 +514,33 @@ fn a_node_that_takes_no_more_clients_is_named() {
 /// It hangs up while this side still writes.
 #[test]
 fn a_server_that_hangs_up_with_a_word_is_quoted() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            stream.read_exact(&mut [0]).unwrap();
-            let said = stream.write_all(b"-ERR max number of clients reached\r\n");
-            said.unwrap();
-        }
-    });
+    let address = refuses_all("ERR max number of clients + cluster connections reached");
     // More than the kernel takes at once.
     let url = format!("redis://:{}@{address}", "x".repeat(16 << 20));
     let redlock = Redlock::new([url]).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     let errors = unavailable(redlock.try_acquire("a", TTL)).to_string();
-    assert!(errors.contains("max number of clients"), "{errors}");
+    assert!(errors.contains("raise maxclients"), "{errors}");
+    // Of words that are not known here, too.
+    let quota = refuses_all("ERR the quota is used up");
+    let redlock = Redlock::new(format!("redis://{quota}")).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let report = redlock.check("probe").unwrap().to_string();
+    assert!(report.contains("ERR the quota is used up"), "{report}");
+}
+
+/// The address of a server that refuses each connection in these words, and closes it.
+fn refuses_all(words: &str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, words) = (listener.local_addr().unwrap(), format!("-{words}\r\n"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            stream.write_all(words.as_bytes()).unwrap();
+        }
+    });
+    address
 }
 
 #[test]

@@ -326,6 +326,21 @@ fn a_master_that_few_sentinels_name_is_not_used_where_the_other_one_cannot_be_re
     });
 }
 
+/// Users are not replicated: behind a failover the login may be refused.
+#[test]
+fn a_master_that_refuses_is_named_with_the_sentinel_that_names_it() {
+    let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    servers[0].command(&["CONFIG", "SET", "requirepass", "x"]);
+    let text = unavailable(redlock.acquire_within("a", TTL, S)).to_string();
+    let by = |fake: &Fake| format!("which the sentinel 127.0.0.1:{} names: ", fake.port);
+    assert!(fakes.iter().any(|fake| text.contains(&by(fake))), "{text}");
+    assert!(text.contains(&servers[0].url()[8..]), "{text}");
+    assert!(
+        text.contains("NOAUTH") && !text.contains("announce"),
+        "{text}"
+    );
+}
+
 /// As with addresses inside a network of Docker, also where a call has one attempt.
 #[test]
 fn a_master_that_drops_packets_is_named_by_one_attempt() {

@@ -186,7 +186,7 @@ impl ShardWorld {
                 LaneState::Unused if !process.uses(l) => {
                     trace!(self, "process {p} closes lane {l}");
                     let lane = &mut self.processes[p].lanes[l];
-                    lane.core.close(now);
+                    lane.core.close(now, Duration::from_micros(NODE_TIMEOUT));
                     if lane.leader == Task::None {
                         lane.leader = Task::Runs;
                     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::node::known_server::Connected;
-use crate::protocol::node::node::{Link, Node, Timeouts};
+use crate::protocol::node::node::{Closing, Link, Node, Timeouts};
 use crate::protocol::node::standing::{SitsOut, Standing};
 use crate::protocol::node::wire::Wire;
 
@@ -40,16 +40,16 @@ pub(crate) enum NodeTask {
 }
 
 impl Node {
-    /// The next step of the worker. `closed`: since when the nodes are closed.
+    /// The next step of the worker. `closed`: the time in which the nodes close.
     pub(crate) fn task(
         &mut self,
         now: Instant,
-        closed: Option<Instant>,
+        closed: Option<Closing>,
         timeouts: Timeouts,
     ) -> NodeTask {
         match self.link {
             Link::Connected => NodeTask::Reconnected,
-            Link::Disconnected => self.disconnected_task(now, closed.is_some(), timeouts.connect),
+            Link::Disconnected => self.disconnected_task(now, closed, timeouts.connect),
             Link::Unresponsive => self.unresponsive_task(now, closed, timeouts),
             Link::Quarantined => self.quarantined_task(now, closed.is_some(), timeouts.connect),
             Link::Draining => self.draining_task(now, timeouts.connect),
@@ -64,12 +64,16 @@ impl Node {
     fn disconnected_task(
         &mut self,
         now: Instant,
-        closed: bool,
+        closed: Option<Closing>,
         connect_timeout: Duration,
     ) -> NodeTask {
         let retry_at = self.reconnect.at.unwrap_or(now);
-        if closed && (self.reconnect.tried_last || !self.has_releases()) {
-            return NodeTask::Stop;
+        if let Some(closing) = closed {
+            // The server may be back in that time.
+            let is_over = self.reconnect.tried_last && retry_at >= closing.end();
+            if !self.has_last_releases() || is_over {
+                return NodeTask::Stop;
+            }
         }
         if self.reconnect.is_connecting() {
             return NodeTask::Pause {
@@ -86,7 +90,7 @@ impl Node {
     fn unresponsive_task(
         &mut self,
         now: Instant,
-        closed: Option<Instant>,
+        closed: Option<Closing>,
         timeouts: Timeouts,
     ) -> NodeTask {
         if self.can_write_releases() {
@@ -102,7 +106,7 @@ impl Node {
             return NodeTask::Recv { until: now };
         }
         let retry_at = self.reconnect.at.unwrap_or(now);
-        let until = closed.map_or(retry_at, |closed| closed + timeouts.connect);
+        let until = closed.map_or(retry_at, |closing| closing.at + timeouts.connect);
         let read_until = now + (timeouts.node / 2).clamp(SHORTEST_READ, LONGEST_READ);
         match closed {
             _ if now < until => NodeTask::Recv {
@@ -155,6 +159,7 @@ impl Node {
             }
             self.server.connected(&handshake);
             self.wire = Wire::new(handshake);
+            self.was_connected = true;
             return NodeTask::Adopt;
         }
         if self.is_drained() {

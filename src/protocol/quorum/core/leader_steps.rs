@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::node::Node;
+use crate::protocol::node::node::{Closing, Node};
 use crate::protocol::node::read_order::SLICE;
 use crate::protocol::node::wire::IDLE;
 use crate::protocol::quorum::core::Core;
@@ -89,7 +89,7 @@ impl<W> Core<W> {
                 }
                 oldest = oldest.min(wire.pending_since().unwrap_or(now));
                 retries = node.retries(now);
-            } else if node.needs_worker(self.closed_at.is_some()) {
+            } else if node.needs_worker(self.closing.is_some()) {
                 return Err(Next::StartWorker { node: at });
             } else if node.needs_worker_soon() {
                 needs.silent = Some(at);
@@ -231,7 +231,7 @@ impl<W> Core<W> {
         if !owed.is_empty() {
             return self.send(owed, now);
         }
-        let until = self.closed_at.map(|at| at + self.timeouts.node);
+        let until = self.closing.map(Closing::end);
         let Some(until) = until.filter(|until| now < *until) else {
             return match self.starts_confirmer(ThreadRole::Leader) {
                 true => Next::StartConfirmer,
@@ -255,7 +255,7 @@ impl<W> Core<W> {
     pub(crate) fn starts_confirmer(&mut self, role: ThreadRole) -> bool {
         let starts = role == ThreadRole::Leader || !mutant(Mutant::WorkersStartNothing);
         let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
-        self.confirmation.starts(any && self.closed_at.is_none())
+        self.confirmation.starts(any && self.closing.is_none())
     }
 
     /// When the next command that a node has refused for now is sent again.
@@ -274,7 +274,7 @@ impl<W> Core<W> {
     }
 
     pub(super) fn confirm(&mut self, now: Instant) -> Next {
-        let (oldest, closed) = (self.unconfirmed(), self.closed_at.is_some());
+        let (oldest, closed) = (self.unconfirmed(), self.closing.is_some());
         let probe_at = oldest.map(|at| (at, at + self.timeouts.node));
         let retry_at = self.retries_at();
         self.confirmation.next(probe_at, retry_at, closed, now)

@@ -21,7 +21,7 @@ use crate::values::arithmetic::{Verdict, majority};
 impl<W> Core<W> {
     pub(super) fn serve(&mut self, at: usize, now: Instant) -> Next {
         loop {
-            return match self.nodes[at].task(now, self.closed_at, self.timeouts) {
+            return match self.nodes[at].task(now, self.closing, self.timeouts) {
                 NodeTask::Connect => Next::Connect { node: at },
                 NodeTask::Adopt => Next::Adopt { node: at },
                 NodeTask::Send { until } => {
@@ -194,7 +194,7 @@ impl<W> Core<W> {
             return self.tried(at, cause, now);
         }
         // When the nodes are closed there is one more try, and no time for a pause.
-        if useless_again && self.closed_at.is_none() {
+        if useless_again && self.closing.is_none() {
             let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
             self.nodes[at].pause_until(retry_at);
         }
@@ -208,7 +208,7 @@ impl<W> Core<W> {
     /// Notes that a try to connect has failed.
     fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
         let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
-        self.nodes[at].tried(retry_at, self.closed_at.is_some());
+        self.nodes[at].tried(retry_at, self.closing.is_some());
         self.unreachable(at, &cause);
         self.away(at, cause, now);
     }

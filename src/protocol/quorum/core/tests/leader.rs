@@ -40,7 +40,7 @@ fn after_the_close_replies_are_waited_for_one_node_timeout() {
     assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
     world.output();
     world.input(Input::Sent(Ok(())));
-    world.core.close(world.now);
+    world.core.close(world.now, world.core.timeouts.node);
     let end = world.now + 50 * MS;
     world.now += MS;
     let next = next_but_reads(&mut world);
@@ -113,7 +113,7 @@ fn what_was_refused_for_now_is_sent_once_more_at_the_close() {
     release(&mut world);
     world.answers(b"-BUSY Redis is busy running a script.\r\n");
     assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
-    world.core.close(world.now);
+    world.core.close(world.now, world.core.timeouts.node);
     let next = next_but_reads(&mut world);
     assert!(matches!(next, Next::Send { .. }), "{next:?}");
 }
