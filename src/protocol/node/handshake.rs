@@ -19,6 +19,16 @@ pub(crate) struct ServerInCluster {
     pub(crate) id: Option<NodeId>,
 }
 
+#[cfg(test)]
+impl From<&str> for ServerInCluster {
+    fn from(address: &str) -> ServerInCluster {
+        ServerInCluster {
+            address: address.into(),
+            id: None,
+        }
+    }
+}
+
 /// The properties that a server reports when it is connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshake {

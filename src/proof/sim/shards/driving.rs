@@ -19,7 +19,7 @@ use crate::protocol::commands::slots::slot;
 use crate::protocol::mutants::Promise;
 use crate::protocol::node::cluster_votes::About;
 use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster};
-use crate::protocol::node::handshake::{Handshake, ServerInCluster};
+use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::Witness;
@@ -350,10 +350,7 @@ impl ShardWorld {
             run_id: Some(format!("{cluster}-{server}")),
             uptime: Some((UP + Duration::from_micros(t), now)),
             routed: true,
-            server: ServerInCluster {
-                address: format!("{host}:{port}").into(),
-                id: None,
-            },
+            server: format!("{host}:{port}").as_str().into(),
             is_target,
             ..Handshake::default()
         };

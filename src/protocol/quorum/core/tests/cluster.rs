@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::protocol::commands::dialect::Dialect;
-use crate::protocol::node::handshake::ServerInCluster;
 
 /// The server at this port, as it was named then. The node is connected to the one at port 1.
 fn named(port: u16, at: Instant) -> Option<Named> {
@@ -112,10 +111,7 @@ fn a_release_is_sent_on_although_its_node_was_given_up_before_it_redirected_it()
         for node in 0..3 {
             let handshake = Handshake {
                 means: Dialect::ALL,
-                server: ServerInCluster {
-                    address: "h:1".into(),
-                    id: None,
-                },
+                server: "h:1".into(),
                 routed: true,
                 ..Handshake::default()
             };
