@@ -133,7 +133,7 @@ mod tests {
         let all = asked.all(60 * MS);
         assert_eq!((all.servers, all.spare), (5, 1));
         assert_eq!((all.waits, all.lasts), (60 * MS, 60 * MS));
-        // Of servers that were given, those that are about to answer are waited for, and no others.
+        // Servers that were given and are about to answer are waited for, and no others.
         assert_eq!(asked.others(60 * MS), all);
         let others = asked.others(8 * OTHERS);
         assert_eq!((others.waits, others.lasts), (OTHERS, 8 * OTHERS));
