@@ -5,8 +5,7 @@ mod guard;
 use core::net::IpAddr;
 use std::time::Duration;
 
-use crate::errors::cause::Cause;
-use crate::errors::cause::Limit;
+use crate::errors::cause::{Announced, Cause, Limit};
 use crate::ops::rules::facts::{Coverage, Facts, Location, Needs, NodeReport, Rules, TrialLock};
 use crate::ops::rules::finding::{Finding, Severity};
 use crate::ops::rules::judge::judge;
@@ -329,6 +328,15 @@ fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
 fn what_to_do_depends_on_what_is_wrong() {
     let refused = Cause::refused;
     let start = "start it, or look at its address and the network";
+    let announced = |cause| {
+        Cause::Announced(Box::new(Announced {
+            cause,
+            at: "h:1".into(),
+            shown: "h:2".into(),
+            by: "h:3".into(),
+            advice: "",
+        }))
+    };
     for (cause, code, what) in [
         (
             refused("ERR max number of clients reached"),
@@ -354,6 +362,14 @@ fn what_to_do_depends_on_what_is_wrong() {
         (Cause::NotConnected(MS, MS), "reach", start),
         (Cause::NotRedis("HTTP".into()), "reach", "Redis server"),
         (Cause::NoAnswer(MS, Limit::Node(1)), "reach", "load"),
+        (Cause::Unanswered(MS, "INFO".into()), "reach", "load"),
+        (Cause::OtherServer, "reach", "look at its address"),
+        (
+            announced(Cause::OtherServer),
+            "reach",
+            "look at its address",
+        ),
+        (announced(Cause::NotConnected(MS, MS)), "reach", start),
     ] {
         let mut nodes = good(3);
         nodes[2].said = Err(cause);

@@ -8,6 +8,8 @@ use crate::ops::rules::finding::{Finding, Severity};
 use crate::ops::rules::findings::Findings;
 use crate::protocol::commands::companions::Companion;
 
+const START: &str = "start it, or look at its address and the network";
+
 /// The code of a cause, and what to do about it.
 pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
     let meaning = cause.meaning();
@@ -29,12 +31,15 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
         }
-        Cause::Announced(announced) if !announced.cause.is_silence() => "look at its address",
         Cause::OtherServer => "look at its address",
+        Cause::Announced(announced) => match announced.cause {
+            Cause::Connect(_) | Cause::NotConnected(..) | Cause::Mute(_) => START,
+            _ => "look at its address",
+        },
         Cause::Tls(_) => "look at its certificate, and at what this program trusts and shows",
         Cause::NoThread(_) | Cause::NoSocket(_) => "raise the limits of this process",
         Cause::NoMaster(..) => "look at the servers that are asked for it",
-        _ => "start it, or look at its address and the network",
+        _ => START,
     };
     (code, what)
 }

@@ -37,7 +37,8 @@ impl World {
     pub(super) fn asked_in_time(&mut self, c: usize, thread: usize, call: &Call) {
         let stood = self.clients[c].clocks.stands_until > self.clients[c].threads[thread].since;
         let took = self.t - self.clients[c].threads[thread].asked;
-        let bound = ASK.as_micros() as u64 + 2 * NODE_TIMEOUT + SLACK;
+        let ask = u64::try_from(ASK.as_micros()).unwrap();
+        let bound = ask + 2 * NODE_TIMEOUT + SLACK;
         let asks = call.request.must_ask && !stood;
         self.check(Promise::Bounds, !asks || took <= bound, || {
             format!("client {c}: thread {thread} has not asked its program for {took} us")
