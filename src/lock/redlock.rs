@@ -428,8 +428,10 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         self.check_slots(&kind)?;
-        let (family, began) = (self.family(), self.nodes().observer.begins());
-        if let (Some(lanes), Some(keep_trying)) = (&family.lanes, &mut keep_trying)
+        let began = self.nodes().observer.begins();
+        // (Each look at the family costs a system call.)
+        if let Some(keep_trying) = &mut keep_trying
+            && let Some(lanes) = &self.family().lanes
             && !lanes.find_while(resource, keep_trying)
         {
             let error = Error::cancelled(resource);
