@@ -222,10 +222,10 @@ fn no_more_tests_run_at_a_time_than_the_processors_carry() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
     let turn = |line: &str| line.rsplit_once("@redlock-sync-turn-")?.1.parse().ok();
-    let turns: Vec<usize> = names.lines().filter_map(turn).collect();
+    let taken: Vec<usize> = names.lines().filter_map(turn).collect();
     assert!(
-        !turns.is_empty() && turns.iter().all(|turn| *turn < 12 * cores),
-        "{turns:?}"
+        !taken.is_empty() && taken.iter().all(|turn| *turn < turns::AT_MOST * cores),
+        "{taken:?}"
     );
 }
 
@@ -416,7 +416,7 @@ fn as_many_tests_wait_for_a_turn_wherever_cargo_was_called() {
         assert_eq!(std::env::var("RUST_TEST_THREADS"), Ok(threads));
         return;
     }
-    for (given, threads) in [(None, "24"), (Some("3"), "3")] {
+    for (given, threads) in [(None, "32"), (Some("3"), "3")] {
         let mut process = own_process(NAME, threads);
         process.env_remove("RUST_TEST_THREADS");
         process.envs(given.map(|given| ("RUST_TEST_THREADS", given)));
