@@ -132,9 +132,7 @@ fn without_a_time_it_is_released_and_the_next_waiter_has_it() {
     let lock = take(&redlock, "a");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| other.acquire_within("a", TTL, TTL).unwrap());
-        eventually("it waits", || {
-            servers.iter().all(|server| server.queued("a") == 1)
-        });
+        in_queue(&servers, "a", 1);
         lock.leak_for(Duration::ZERO).unwrap();
         waits.join().unwrap().release().unwrap();
     });
