@@ -20,8 +20,17 @@ use crate::values::arithmetic::NodeSet;
 struct NodeNeeds {
     /// Nodes that debts must be written to.
     releases: NodeSet,
-    /// A node that does not answer, and needs a worker once its debts are written.
-    silent: Option<usize>,
+    /// Nodes that do not answer, and need a worker once their debts are written.
+    silent: NodeSet,
+}
+
+/// The result of looking after nodes that do not answer.
+enum Tended {
+    /// Nothing now.
+    Not,
+    /// One has answered everything.
+    Reconnected,
+    By(Next),
 }
 
 impl<W> Core<W> {
@@ -45,9 +54,13 @@ impl<W> Core<W> {
             if let Some(next) = self.ask(&wants, now) {
                 return next;
             }
-            // The node's releases are written by now.
-            if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
-                return Next::HandOver { node };
+            // The releases for these nodes are written by now.
+            if !silent.is_empty() {
+                match self.tend(silent, now) {
+                    Tended::Not => {}
+                    Tended::Reconnected => continue,
+                    Tended::By(next) => return next,
+                }
             }
             if !wants.open {
                 return self.settle(now);
@@ -63,7 +76,15 @@ impl<W> Core<W> {
             if !wants.owing.is_empty() {
                 return self.recv(wants.owing, wants.ends, now);
             }
-            return Next::Wait { until: wants.ends };
+            let mut silent = silent.iter();
+            let silent = silent.next().filter(|_| !mutant(Mutant::LeaveSilentUnread));
+            return match silent {
+                Some(node) => Next::Recv {
+                    node,
+                    until: (now + SLICE).min(wants.ends),
+                },
+                None => Next::Wait { until: wants.ends },
+            };
         }
     }
 
@@ -92,7 +113,7 @@ impl<W> Core<W> {
             } else if node.needs_worker(self.closing.is_some()) {
                 return Err(Next::StartWorker { node: at });
             } else if node.needs_worker_soon() {
-                needs.silent = Some(at);
+                needs.silent.add(at);
             }
             if retries || node.has_releases() && node.takes_releases() {
                 needs.releases.add(at);
@@ -159,6 +180,32 @@ impl<W> Core<W> {
         }
         wants.owing = wants.owing.and(view.connected);
         wants
+    }
+
+    /// Hands over a node that does not answer. One that acquires keep here, whose releases may still have to be written, is
+    /// read meanwhile: once it has answered everything, it is used again (rule R7).
+    fn tend(&mut self, mut silent: NodeSet, now: Instant) -> Tended {
+        if mutant(Mutant::OneSilentNode) {
+            silent = silent.iter().last().into_iter().collect();
+        }
+        if let Some(node) = silent.iter().find(|node| self.is_written_off(*node)) {
+            return Tended::By(Next::HandOver { node });
+        }
+        if mutant(Mutant::LeaveSilentUnread) {
+            return Tended::Not;
+        }
+        let has_answered = |node: &usize| self.nodes[*node].wire().pending() == 0;
+        if let Some(node) = silent.iter().find(has_answered) {
+            self.reconnected(node, now);
+            return Tended::Reconnected;
+        }
+        // Nodes that are waited for are read as often.
+        let since = now.checked_sub(SLICE).unwrap_or(now);
+        let is_unprobed = |node: &usize| self.nodes[*node].wire().is_unprobed(since);
+        match silent.iter().find(is_unprobed) {
+            Some(node) => Tended::By(self.probe(node, now)),
+            None => Tended::Not,
+        }
     }
 
     /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails writes its
