@@ -71,6 +71,9 @@ impl Lease {
         if let Some(at) = next.filter(|at| now.mono < *at && !self.is_due(now)) {
             return Due::Later(at);
         }
+        if self.left(now).is_zero() && mutant(Mutant::ExpiryUnseen) {
+            return Due::Later(now.mono + self.granted.duration());
+        }
         if let Err(loss) = self.validity(now) {
             return Due::Lost(loss);
         }
