@@ -74,7 +74,7 @@ pub(super) const CODES: [(&str, Meaning); 22] = [
 ];
 
 /// The meanings of errors that begin with `ERR`, which is used for many things.
-pub(super) const ERRORS: [(&str, Meaning); 16] = [
+pub(super) const ERRORS: [(&str, Meaning); 17] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
     (
@@ -96,6 +96,8 @@ pub(super) const ERRORS: [(&str, Meaning); 16] = [
     ("ERR Unknown command called from script", NoSuchCommand),
     // In a Redis Cluster it is "clients + cluster connections".
     ("ERR max number of clients", TooManyClients),
+    // DELEX of Redis 8.4.
+    ("ERR Key should be of string type", WrongType),
     (
         "Write commands not allowed after non deterministic commands",
         TooOld,
@@ -357,6 +359,7 @@ mod tests {
         }
         for text in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR Key should be of string type if conditions are specified",
             "MOVED 3999 127.0.0.1:6381",
             "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
         ] {

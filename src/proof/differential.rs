@@ -20,12 +20,14 @@
 mod commands;
 mod faults;
 mod keys;
+mod native;
 mod server;
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use faults::Fault;
+use native::Native;
 use server::{Line, Server};
 
 use crate::proof::sim::basics::Random;
@@ -101,6 +103,7 @@ struct Pair {
     server: Server,
     line: Line,
     subscription: Line,
+    native: Native,
     /// The fault in the server's scripts.
     fault: Option<Fault>,
     model: model::Server,
@@ -112,6 +115,12 @@ struct Pair {
     /// Most commands are for permits.
     shared: bool,
     history: Vec<String>,
+    counts: Counts,
+}
+
+/// The numbers of commands.
+#[derive(Clone, Copy, Default)]
+struct Counts {
     judged: u64,
     not_judged: u64,
 }
@@ -132,8 +141,10 @@ impl Pair {
         let server = Server::start();
         let mut line = server.connect();
         keys::add_narrow_user(&mut line);
+        let native = Native::of(&mut line);
         let mut pair = Pair {
             line,
+            native,
             subscription: server.connect(),
             server,
             fault: None,
@@ -143,8 +154,7 @@ impl Pair {
             time: 0,
             shared: false,
             history: Vec::new(),
-            judged: 0,
-            not_judged: 0,
+            counts: Counts::default(),
         };
         // Its time, which even the first command may need.
         pair.ask_server(&[]);
@@ -339,12 +349,13 @@ impl Pair {
         let [reply, messages] = self.ask_model(LINE, bytes, before);
         self.remember(&args, before, &said);
         if !exact {
-            self.not_judged += 1;
+            self.counts.not_judged += 1;
             self.drain();
             self.take_over();
             return Ok(());
         }
-        self.judged += 1;
+        self.counts.judged += 1;
+        self.native.count(&args, &said);
         let (reply, said) = (comparable(&reply), comparable(&said));
         if reply != said {
             return Err(self.differ(&reply, &said));
@@ -449,13 +460,12 @@ fn differential_model_and_server_do_the_same() {
     let time = Duration::from_secs(number("DIFF_SECONDS", 3));
     let mut pair = Pair::new();
     let found = pair.search(time);
-    let Pair {
-        judged, not_judged, ..
-    } = pair;
+    let Counts { judged, not_judged } = pair.counts;
     println!("{judged} commands judged, {not_judged} not judged");
     if let Some(what) = found {
         panic!("{what}");
     }
+    pair.native.report();
     // Otherwise the machine is too slow to show anything.
     assert!(
         judged > 100 && judged > not_judged,

@@ -94,6 +94,7 @@ struct Refused(&'static str);
 
 const WRONG_TYPE: Refused =
     Refused("WRONGTYPE Operation against a key holding the wrong kind of value");
+const NO_STRING: Refused = Refused("ERR Key should be of string type if conditions are specified");
 const READ_ONLY: Refused = Refused("READONLY You can't write against a read only replica.");
 const TOO_FEW_REPLICAS: Refused = Refused("NOREPLICAS Not enough good replicas to write.");
 const OUT_OF_MEMORY: Refused = Refused("OOM command not allowed when used memory > 'maxmemory'.");
@@ -329,15 +330,10 @@ impl CommandRun<'_> {
                 Ok(Data::Okay)
             }
             [b"GET", name] => Ok(self.get(name)?.map_or(Data::Nil, Data::Bulk)),
-            [b"DELIFEQ", name, value] => self.delete_if_equal(name, value),
-            [b"DELEX", name, b"IFEQ", value] => self.delete_if_equal(name, value),
+            [b"DELIFEQ", name, value] => self.delete_if_equal(name, value, WRONG_TYPE),
+            [b"DELEX", name, b"IFEQ", value] => self.delete_if_equal(name, value, NO_STRING),
             [b"SET", name, value, b"IFEQ", old, b"PX", ttl] => {
-                if self.get(name)?.as_deref() != Some(old) {
-                    return Ok(Data::Nil);
-                }
-                let ttl = number(ttl).ok_or(NO_NUMBER)?;
-                self.set(name, value, Some(ttl), false)?;
-                Ok(Data::Okay)
+                self.set_if_equal(name, (value, old), ttl)
             }
             [b"PUBLISH", channel, message] => Ok(Data::Int(self.publish(channel, message))),
             [b"PTTL", name] => Ok(Data::Int(self.pttl(name))),
@@ -364,11 +360,28 @@ impl CommandRun<'_> {
         }
     }
 
-    fn delete_if_equal(&mut self, name: &[u8], value: &[u8]) -> Result<Data> {
-        match self.get(name)?.as_deref() == Some(value) {
+    /// `no_string`: how the command refuses a key of another type.
+    fn delete_if_equal(&mut self, name: &[u8], value: &[u8], no_string: Refused) -> Result<Data> {
+        self.may_write(false)?;
+        match self.get(name).map_err(|_| no_string)?.as_deref() == Some(value) {
             true => self.del(name).map(Data::Int),
             false => Ok(Data::Int(0)),
         }
+    }
+
+    fn set_if_equal(
+        &mut self,
+        name: &[u8],
+        (value, old): (&[u8], &[u8]),
+        ttl: &[u8],
+    ) -> Result<Data> {
+        self.may_set()?;
+        if self.get(name)?.as_deref() != Some(old) {
+            return Ok(Data::Nil);
+        }
+        let ttl = number(ttl).ok_or(NO_NUMBER)?;
+        self.set(name, value, Some(ttl), false)?;
+        Ok(Data::Okay)
     }
 
     fn load(&mut self, text: &[u8]) -> Result<Data> {

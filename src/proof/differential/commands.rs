@@ -34,7 +34,7 @@ impl Pair {
     }
 
     /// A token, most often the one that holds the resource.
-    fn token_of(&mut self, resource: &[u8]) -> Token {
+    pub(super) fn token_of(&mut self, resource: &[u8]) -> Token {
         let (chosen, holds) = (self.token(), self.random.chance(70));
         let mut keys = self.model.store.keys(self.time);
         let token = keys.find_map(|(name, value, _)| match value {
@@ -81,6 +81,9 @@ impl Pair {
         };
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+        if let Some(bytes) = self.without_script(resource, ttl) {
+            return bytes;
+        }
         if self.random.chance(if self.shared { 70 } else { 5 }) {
             return self.command_of_others_than_plain(key, ttl);
         }
@@ -108,7 +111,7 @@ impl Pair {
         };
         let mut bytes = Vec::new();
         let means = Dialect {
-            scripts: Scripts::by_hash_if(self.random.chance(70)),
+            scripts: self.scripts(&action),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
         };
         action.pack(&key, &Prefix::default(), means, &mut bytes);

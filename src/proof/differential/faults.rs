@@ -185,10 +185,10 @@ fn search(next: &AtomicUsize, aims: bool) -> Vec<&'static str> {
     let (mut pair, mut missed) = (Pair::new(), Vec::new());
     while let Some(change) = CHANGES.get(next.fetch_add(1, Ordering::Relaxed)) {
         let (_, from, to) = *change;
-        let (started, before) = (clock::instant(), pair.judged);
+        let (started, before) = (clock::instant(), pair.counts.judged);
         pair.fault = Some(Fault::new(*change, aims));
         let found = pair.search(Duration::from_secs(120));
-        let (took, judged) = (started.elapsed(), pair.judged - before);
+        let (took, judged) = (started.elapsed(), pair.counts.judged - before);
         println!("{from:?} as {to:?}: {judged} commands, {took:.1?}");
         if found.is_none() {
             missed.push(from);

@@ -50,6 +50,13 @@ impl CommandRun<'_> {
         }
     }
 
+    pub(super) fn may_set(&mut self) -> Result<()> {
+        match self.store.mood.no_set {
+            true => Err(NOT_PERMITTED),
+            false => self.may_write(true),
+        }
+    }
+
     /// Sets a string. `if_none`: only if there is no key; returns whether it was set.
     pub(super) fn set(
         &mut self,
@@ -58,10 +65,7 @@ impl CommandRun<'_> {
         ttl: Option<i64>,
         if_none: bool,
     ) -> Result<bool> {
-        if self.store.mood.no_set {
-            return Err(NOT_PERMITTED);
-        }
-        self.may_write(true)?;
+        self.may_set()?;
         let last = match ttl {
             Some(ttl) if ttl <= 0 => return Err(NO_TTL),
             Some(ttl) => Some(self.last(ttl).ok_or(NO_TTL)?),
