@@ -1189,7 +1189,10 @@ fn killing_the_wrapper_ends_the_whole_group_under_the_lock() {
 #[test]
 fn a_stopped_wrappers_command_is_killed_before_the_lock_ends() {
     let fleet = Fleet::new(3);
-    let mut job = fleet.start(&["run", "--ttl", "8s", "x", "sh", "-c", STUBBORN]);
+    // The guard has 0.25 s: on a busy machine it is late, and so is the end of processes that it kills. (With 8 s it would have
+    // 0.13 s, and at a load of 40 one in twelve came 0.07 s too late.)
+    let run = ["run", "--node-timeout", "2s", "--ttl", "20s"];
+    let mut job = fleet.start(&[&run[..], &["x", "sh", "-c", STUBBORN]].concat());
     stop(job.pid());
     job.ends_protected(&fleet, "x");
     eventually("the lock ends", || !fleet.is_held("x"));

@@ -360,6 +360,13 @@ impl Server {
         is_stopped(self.pid());
     }
 
+    /// The states of its threads, for a message: `T` is stopped. Nothing, if it was killed.
+    pub fn state(&self) -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let tasks = tasks.into_iter().flatten().flatten();
+        tasks.filter_map(|task| state_of(&task)).collect()
+    }
+
     pub fn resume(&self) {
         self.signal(libc::SIGCONT);
     }
@@ -737,13 +744,15 @@ pub fn waiter<'scope, T: Send + 'scope>(
     thread
 }
 
+/// The state of a thread, by its directory in /proc.
+fn state_of(task: &std::fs::DirEntry) -> Option<char> {
+    let text = std::fs::read_to_string(task.path().join("stat")).ok()?;
+    text.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// The signal is on its way; waits until it has arrived at all threads.
 pub fn is_stopped(process: i32) {
-    let stopped = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        let state = text.rsplit(')').next();
-        state.is_some_and(|state| state.trim_start().starts_with('T'))
-    };
+    let stopped = |task: std::fs::DirEntry| state_of(&task) == Some('T');
     eventually("it stands still", || {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         tasks.flatten().all(stopped)

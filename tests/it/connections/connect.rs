@@ -89,8 +89,14 @@ fn without_a_majority_it_fails_in_a_bounded_time_and_names_the_nodes_that_are_do
         }
         let redlock = brief(urls(&servers));
         let began = Instant::now();
-        let errors = unavailable(redlock.connect());
+        let connected = redlock.connect();
         let took = began.elapsed();
+        if let Ok(missing) = &connected {
+            let missing = missing.as_ref().map(ToString::to_string);
+            let states: Vec<_> = servers.iter().map(Server::state).collect();
+            panic!("frozen: {frozen}. Connected after {took:?}, but for {missing:?}: {states:?}");
+        }
+        let errors = unavailable(connected);
         assert!(took < CONNECT_TIMEOUT + 5 * NODE_TIMEOUT, "{took:?}");
         assert_eq!(named(&errors), [0, 1], "{errors}");
         let expected = match frozen {
