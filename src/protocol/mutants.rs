@@ -129,7 +129,6 @@ mutants! {
     LargestFence: R21 = "the largest number of any quorum is a fencing token" => FenceGrows,
     FenceAfterDeadline: R22 = "a fencing token is given out after the deadline" => Deadline,
     RetryHasAllTime: R61 = "a second try has all the time of a first one" => InTime,
-    LeaveSilentUnread: R7 = "a node that was silent is not read, and not used, while an acquire that it was sent is under way" => UnitTest,
     OneSilentNode: R7 = "of several nodes that do not answer, only the last one is handed over to its worker" => UnitTest,
     ExpiryUnseen: R13 = "a kept lock that could not be renewed is not reported lost when its validity is over" => LossReported,
     SeveredEverywhere: R9 = "an operation fails at all nodes where the connection to one of them ends" => Available,

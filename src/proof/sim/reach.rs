@@ -9,8 +9,8 @@ use crate::values::arithmetic::NodeSet;
 
 /// Longer than the pause before a node is connected anew (0.7 s), and than that takes.
 const RECOVERS: u64 = 800 * MS;
-/// A node that was silent for longer than a client waits is used again after at most this time, in which what it has answered
-/// is read. So is one whose client has stood still.
+/// A node that was silent for longer than a client waits is used again after at most this time, in which its worker reads what
+/// it has answered. So is one whose client has stood still.
 const RETURNS: u64 = 10 * MS;
 /// Bytes that take longer on their way are held up.
 const PROMPTLY: u64 = 3 * MS;

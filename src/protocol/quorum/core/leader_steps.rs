@@ -24,15 +24,6 @@ struct NodeNeeds {
     silent: NodeSet,
 }
 
-/// The result of looking after nodes that do not answer.
-enum Tended {
-    /// Nothing now.
-    Not,
-    /// One has answered everything.
-    Reconnected,
-    By(Next),
-}
-
 impl<W> Core<W> {
     pub(super) fn lead(&mut self, now: Instant) -> Next {
         loop {
@@ -54,13 +45,9 @@ impl<W> Core<W> {
             if let Some(next) = self.ask(&wants, now) {
                 return next;
             }
-            // The releases for these nodes are written by now.
-            if !silent.is_empty() {
-                match self.tend(silent, now) {
-                    Tended::Not => {}
-                    Tended::Reconnected => continue,
-                    Tended::By(next) => return next,
-                }
+            // The node's releases are written by now.
+            if let Some(node) = self.written_off(silent) {
+                return Next::HandOver { node };
             }
             if !wants.open {
                 return self.settle(now);
@@ -76,15 +63,7 @@ impl<W> Core<W> {
             if !wants.owing.is_empty() {
                 return self.recv(wants.owing, wants.ends, now);
             }
-            let mut silent = silent.iter();
-            let silent = silent.next().filter(|_| !mutant(Mutant::LeaveSilentUnread));
-            return match silent {
-                Some(node) => Next::Recv {
-                    node,
-                    until: (now + SLICE).min(wants.ends),
-                },
-                None => Next::Wait { until: wants.ends },
-            };
+            return Next::Wait { until: wants.ends };
         }
     }
 
@@ -182,30 +161,14 @@ impl<W> Core<W> {
         wants
     }
 
-    /// Hands over a node that does not answer. One that acquires keep here, whose releases may still have to be written, is
-    /// read meanwhile: once it has answered everything, it is used again (rule R7).
-    fn tend(&mut self, mut silent: NodeSet, now: Instant) -> Tended {
-        if mutant(Mutant::OneSilentNode) {
-            silent = silent.iter().last().into_iter().collect();
-        }
-        if let Some(node) = silent.iter().find(|node| self.is_written_off(*node)) {
-            return Tended::By(Next::HandOver { node });
-        }
-        if mutant(Mutant::LeaveSilentUnread) {
-            return Tended::Not;
-        }
-        let has_answered = |node: &usize| self.nodes[*node].wire().pending() == 0;
-        if let Some(node) = silent.iter().find(has_answered) {
-            self.reconnected(node, now);
-            return Tended::Reconnected;
-        }
-        // Nodes that are waited for are read as often.
-        let since = now.checked_sub(SLICE).unwrap_or(now);
-        let is_unprobed = |node: &usize| self.nodes[*node].wire().is_unprobed(since);
-        match silent.iter().find(is_unprobed) {
-            Some(node) => Tended::By(self.probe(node, now)),
-            None => Tended::Not,
-        }
+    /// A node that nothing is to be written to, of those that do not answer.
+    fn written_off(&self, silent: NodeSet) -> Option<usize> {
+        let last = silent.iter().last();
+        let mut silent = silent.iter();
+        silent.find(|node| {
+            let is_looked_at = !mutant(Mutant::OneSilentNode) || last == Some(*node);
+            is_looked_at && self.is_written_off(*node)
+        })
     }
 
     /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails writes its

@@ -103,7 +103,7 @@ impl<W> Core<W> {
         same.iter().find(|other| *other != at)
     }
 
-    pub(super) fn reconnected(&mut self, at: usize, now: Instant) {
+    fn reconnected(&mut self, at: usize, now: Instant) {
         let event = self.nodes[at].reconnected(now);
         self.events.push(at, event, now);
         let stepped = self.nodes[at].take_step(now);

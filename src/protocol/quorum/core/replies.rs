@@ -66,10 +66,6 @@ impl<W> Core<W> {
             return self.sever(at, self.no_answer(), now);
         }
         if !node.is_connected() {
-            // Read by the leader, until it is handed over.
-            if node.needs_worker_soon() {
-                node.wire_mut().probed(now);
-            }
             return;
         }
         let known = self.reader.found_nothing();
