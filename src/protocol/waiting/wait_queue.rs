@@ -242,9 +242,7 @@ impl<W: Clone> WaitQueues<W> {
                     poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono);
                 match action {
                     // Behind others a waiter need not ask: they do. At the front it asks, if only once.
-                    PollerAction::Park(until) if over && unasked && !(owed && until < soon) => {
-                        poller.last_try(now.mono)
-                    }
+                    PollerAction::Park(_) if over && unasked => poller.last_try(now.mono),
                     action => action,
                 }
             }
@@ -343,8 +341,7 @@ impl<W: Clone> WaitQueues<W> {
         }
         let split = rejection.granted > 0 && !rejection.is_reserved(1) && holder.is_none();
         // After a split vote, another try is part of the same attempt.
-        let soon = waiter.arrived.mono + self.node_timeout;
-        waiter.owed_an_attempt &= split && now < soon;
+        waiter.owed_an_attempt &= split;
     }
 
     /// Ends the waits of this waiter and of those behind it: an attempt has shown that waiting is useless. (A waiter

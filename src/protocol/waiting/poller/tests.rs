@@ -240,6 +240,142 @@ fn subscriptions_that_fail_are_not_waited_for() {
     world.enqueues();
 }
 
+#[test]
+fn it_waits_for_subscriptions_no_longer_than_for_a_node() {
+    let mut world = world(3);
+    world.subscriptions = unsubscribed(3);
+    assert_eq!(world.sleeps(), NODE_TIMEOUT);
+    world.now += NODE_TIMEOUT - MS;
+    assert_eq!(world.sleeps(), MS);
+    world.now += MS;
+    world.enqueues();
+    // While a try is under way, the thread looks again after the time that a node has.
+    assert_eq!(world.sleeps(), NODE_TIMEOUT);
+}
+
+/// The node may have removed the process from its queue before.
+#[test]
+fn a_subscription_that_begins_is_followed_by_a_try_if_the_process_is_in_the_queues() {
+    for (enqueued, tries) in [(false, false), (true, false), (true, true)] {
+        let mut world = world(3);
+        if enqueued {
+            world.enqueues();
+        } else {
+            world.poller.has_no_time();
+            assert_eq!(world.next(), PollerAction::Try(AcquireMode::Plain));
+        }
+        let (mut rng, now) = (Rng::new(3), world.now);
+        if tries {
+            world.poller.subscribed(&mut rng, now);
+            world.denied(1, None);
+        } else {
+            world.denied(1, None);
+            world.poller.subscribed(&mut rng, now);
+        }
+        let slept = world.sleeps();
+        let soon = (SETTLE.0..=SETTLE.1).contains(&slept);
+        assert_eq!(soon, enqueued, "{enqueued}, {tries}: {slept:?}");
+        // Another one does not put it off.
+        world.now += MS / 2;
+        let (mut rng, now) = (Rng::new(7), world.now);
+        world.poller.subscribed(&mut rng, now);
+        assert_eq!(world.sleeps(), slept - MS / 2);
+    }
+}
+
+/// A notification that it swallowed would leave the lock free, and all others asleep.
+#[test]
+fn a_poller_that_gives_up_notifies_others_if_it_may_have_got_the_only_news() {
+    let must = |has_news: fn(&mut World)| {
+        let mut world = world(3);
+        world.poller = Poller::new(DELAY, None, true, world.now);
+        assert!(!world.poller.must_notify());
+        has_news(&mut world);
+        world.poller.must_notify()
+    };
+    assert!(must(|world| world.enqueue_after_denial()));
+    assert!(must(|world| world.poller.notified(2)));
+    assert!(must(|world| world.poller.retry_now()));
+    assert!(must(|world| world.poller.will_notify()));
+    assert!(must(|world| world
+        .poller
+        .yields(&mut Rng::new(3), world.now)));
+    assert!(fair(3).poller.must_notify());
+    // The holder that denied it notifies the next one.
+    assert!(!must(|world| {
+        world.poller.retry_now();
+        world.try_and_be_denied(|_| {});
+    }));
+    assert!(must(
+        |world| world.try_and_be_denied(|poller| poller.notified(0))
+    ));
+    assert!(must(|world| world.try_and_be_denied(Poller::retry_now)));
+}
+
+impl World {
+    fn try_and_be_denied(&mut self, meanwhile: fn(&mut Poller)) {
+        assert_eq!(self.next(), PollerAction::Try(AcquireMode::Plain));
+        meanwhile(&mut self.poller);
+        self.denied(1, None);
+    }
+
+    fn enqueue_after_denial(&mut self) {
+        self.try_and_be_denied(|_| {});
+        self.enqueues();
+    }
+}
+
+#[test]
+fn news_of_another_process_ends_the_pause_for_a_holder_in_this_one() {
+    let mut world = world(1);
+    world.poller = Poller::new(DELAY, None, true, world.now);
+    world.held_here = true;
+    assert!(world.sleeps() > Duration::ZERO);
+    world.poller.notified(0);
+    world.enqueues();
+}
+
+#[test]
+fn a_head_start_for_another_process_does_not_end_a_try_that_is_under_way() {
+    let mut world = world(1);
+    world.enqueues();
+    let (mut rng, now) = (Rng::new(3), world.now);
+    world.poller.notified(0);
+    world.poller.yields(&mut rng, now);
+    assert!(world.poller.is_trying());
+    world.denied(1, None);
+    world.enqueues();
+}
+
+#[test]
+fn it_never_sleeps_longer_than_its_mark_lives() {
+    let mut world = world(3);
+    world.poller = world.poller.sleeps_at_most(30 * MS);
+    world.enqueues();
+    world.denied(1, None);
+    assert_eq!(world.sleeps(), 30 * MS);
+    let now = world.now;
+    world.poller.failed(1000 * MS, now);
+    assert_eq!(world.sleeps(), 30 * MS);
+    world.poller.failed(20 * MS, now);
+    assert_eq!(world.sleeps(), 20 * MS);
+}
+
+/// The longest pause that can be set.
+#[test]
+fn pauses_of_any_length_have_an_end() {
+    let longest = (Duration::MAX, Duration::MAX);
+    let mut world = world(3);
+    world.poller = Poller::new(longest, None, false, world.now);
+    assert_eq!(world.poller.longest_poll(), LONGEST_PAUSE * POLL_GROWTH);
+    world.enqueues();
+    world.denied(1, None);
+    assert_eq!(world.sleeps(), LONGEST_PAUSE);
+    let now = world.now;
+    world.poller.failed(Duration::MAX, now);
+    assert_eq!(world.sleeps(), LONGEST_PAUSE);
+}
+
 // ---- fair pollers
 
 fn fair(nodes: usize) -> World {

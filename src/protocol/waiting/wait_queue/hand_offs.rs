@@ -106,13 +106,13 @@ impl<W: Clone> WaitQueues<W> {
             self.notified_elsewhere(resource, now);
         }
         let queue = self.queues.get(resource);
-        let mut notified = queue.is_some_and(|queue| queue.notified_elsewhere.is_some());
+        let notified = queue.is_some_and(|queue| queue.notified_elsewhere.is_some());
         for line in self.lines(resource) {
             if self.front(&line).is_none() {
                 continue;
             }
             if let Some(queue) = self.queues.get_mut(resource) {
-                notified |= queue.notified_elsewhere.take().is_some();
+                queue.notified_elsewhere = None;
             }
             let mut rng = self.rng.clone();
             if let Some(poller) = self.poller(&line) {
@@ -163,10 +163,12 @@ impl<W: Clone> WaitQueues<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::commands::node_queue::Channel;
+    use crate::proof::fixtures::key;
+    use crate::protocol::commands::kind::Kind;
+    use crate::protocol::commands::node_queue::{Channel, QueueTurn};
     use crate::protocol::quorum::attempt::Rejection;
-    use crate::protocol::waiting::wait_queue::tests::{MS, NAME, World, world};
-    use crate::protocol::waiting::waiter::{WaitFailure, WaiterAction};
+    use crate::protocol::waiting::wait_queue::tests::{MS, NAME, World, several, world};
+    use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure, WaiterAction};
 
     #[test]
     fn a_release_hands_off_in_the_order_of_arrival_and_skips_waiters_that_left() {
@@ -269,5 +271,150 @@ mod tests {
             Some(())
         });
         assert_eq!(turns.take(100).count(), 16);
+    }
+
+    /// Otherwise two threads that pass a lock to and fro, with pauses, would keep it from all other processes.
+    #[test]
+    fn a_row_of_hand_offs_goes_on_for_the_ttl_of_the_lock_though_no_thread_waits() {
+        for (pause, goes_on) in [(2999, true), (3000, false)] {
+            let mut world = world();
+            let ttl = Ttl::new(3000 * MS).unwrap();
+            for thread in [0, 1] {
+                let request = AcquireRequest {
+                    ttl,
+                    ..world.request(None)
+                };
+                world.join_as(thread, request);
+                if thread == 0 {
+                    let (first, _) = world.release().unwrap();
+                    world.acquired(first);
+                    world.pass(pause * MS);
+                }
+            }
+            assert_eq!(world.release().is_none(), goes_on, "{pause}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_notified_is_not_forestalled_by_a_hand_off() {
+        let mut world = world();
+        world.join(0, None);
+        let (name, now) = (Arc::from(NAME), world.now.mono);
+        world.queues.notified_elsewhere(&name, now);
+        assert_eq!(world.release(), None);
+    }
+
+    /// The front tries at once, unless another process was notified: that has a head start. A fair waiter goes on sleeping
+    /// then: it is notified when it is next.
+    #[test]
+    fn a_release_wakes_the_front_which_leaves_a_process_that_was_notified_a_head_start() {
+        for (fair, notified, expected) in [
+            (false, false, "tries"),
+            (false, true, "gives a head start"),
+            (true, false, "tries"),
+            (true, true, "sleeps on"),
+        ] {
+            for line in [NAME, b"a, b"] {
+                let mut world = world();
+                let turn = fair.then(|| QueueTurn::new(50 * MS));
+                let names = several(&[NAME, b"b"]);
+                let kind = if line == NAME { Kind::Plain } else { names };
+                let request = AcquireRequest {
+                    turn,
+                    kind,
+                    ..world.request(None)
+                };
+                let (line, now) = (Arc::from(line), world.now);
+                let waiter = world.queues.join(&line, 0, request, None, now);
+                for _ in 0..2 {
+                    world.step(waiter, false);
+                    let failure = (WaitFailure::Busy(None), MS);
+                    let rejection = Rejection::default();
+                    world.queues.failed(waiter, failure, &rejection, now.mono);
+                }
+                world.queues.woken.clear();
+                world
+                    .queues
+                    .released(&Arc::from(NAME), notified, world.now.mono);
+                assert_eq!(world.queues.woken, [0]);
+                let does = match world.step(waiter, false) {
+                    WaiterAction::Try(_) => "tries",
+                    WaiterAction::Park(until) if until <= now.mono + 2 * MS => "gives a head start",
+                    _ => "sleeps on",
+                };
+                assert_eq!(does, expected, "{fair}, {notified}, {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_thread_that_waits_for_a_name_leaves_the_head_start() {
+        let mut world = world();
+        let alone = world.join(0, None);
+        let with_b = world.join_for(b"a, b", 1, several(&[NAME, b"b"]));
+        let (name, now) = (Arc::from(NAME), world.now.mono);
+        world.queues.released(&name, true, now);
+        assert_eq!(world.queues.woken, [0, 1]);
+        for waiter in [alone, with_b] {
+            let step = world.step(waiter, false);
+            assert!(matches!(step, WaiterAction::Park(_)), "{step:?}");
+        }
+        // The one that comes next was not there when the process was notified.
+        let next = world.join_for(NAME, 2, Kind::Plain);
+        world.acquired(alone);
+        assert!(matches!(world.step(next, false), WaiterAction::Try(_)));
+    }
+
+    /// The thread must be woken for its lock alone, and sleep until it is.
+    #[test]
+    fn a_waiter_takes_over_the_try_that_a_release_has_made_for_it_once_that_is_under_way() {
+        let mut world = world();
+        let waiter = world.join(0, None);
+        assert!(world.release().is_some());
+        let sleeps = |world: &mut World| match world.step(waiter, false) {
+            WaiterAction::Park(until) => until > world.now.mono + 60_000 * MS,
+            _ => false,
+        };
+        assert!(sleeps(&mut world));
+        let ttl = Ttl::new(1000 * MS).unwrap();
+        let attempt = Attempt::new(Arc::from(NAME), ttl, None, None, 50 * MS);
+        world.queues.handed_off(waiter, attempt);
+        let step = world.step(waiter, false);
+        assert!(matches!(step, WaiterAction::HandedOff(_)), "{step:?}");
+        assert!(sleeps(&mut world), "it has its attempt");
+    }
+
+    #[test]
+    fn a_thread_that_comes_after_another_process_was_notified_gives_it_a_head_start_for_a_second() {
+        for (pause, waits) in [(999, true), (1000, false)] {
+            let mut world = world();
+            let (name, now) = (Arc::from(NAME), world.now.mono);
+            world.queues.released(&name, true, now);
+            world.pass(pause * MS);
+            let now = world.now.mono;
+            assert_eq!(world.queues.has_queue(NAME, now), waits, "{pause}");
+            let waiter = world.join(0, None);
+            let step = world.step(waiter, false);
+            assert_eq!(matches!(step, WaiterAction::Park(_)), waits, "{pause}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_lock_notifies_this_process_only_if_one_of_its_threads_waits_for_the_name() {
+        let (channel, names) = (Channel::new([1; 16]), several(&[NAME, b"b"]));
+        let first_but = Notify::FirstBut(channel);
+        for (kind, line, expected) in [
+            (Kind::Plain, NAME, Notify::First),
+            (names, b"a, b", Notify::First),
+            (several(&[b"b", b"c"]), b"b, c", first_but),
+            (Kind::Plain, b"b", first_but),
+        ] {
+            let mut world = world();
+            let key = || key(NAME).of_kind(Kind::Read { waited: 0 });
+            assert_eq!(world.queues.whom_to_notify(&key()), first_but);
+            world.join_for(line, 0, kind);
+            let notify = world.queues.whom_to_notify(&key());
+            assert_eq!(notify, expected, "{line:?}");
+        }
     }
 }

@@ -80,17 +80,14 @@ impl<W: Clone> WaitQueues<W> {
         if acquired {
             queue.last_failure = None;
         }
+        // The waiter's entry in the queue is skipped when it comes to the front.
         let WaiterState::Front(poller) = waiter.state else {
-            // The waiter's entry in the queue is skipped when it comes to the front.
             if queue.waiters.len() > 2 * self.waiters.len() + 16 {
                 let waiters = &self.waiters;
                 queue.waiters.retain(|id| waiters.contains_key(id));
             }
             return self.remove_if_unused(&waiter.resource, now);
         };
-        if queue.waiters.front() == Some(&id) {
-            queue.waiters.pop_front();
-        }
         if poller.was_denied() {
             queue.contended = Some(now);
             self.subscriptions.keep(now);
@@ -119,5 +116,114 @@ impl<W: Clone> WaitQueues<W> {
         if queue.is_some_and(|queue| !queue.is_kept(now)) {
             self.queues.remove(resource);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::protocol::commands::kind::{Kind, Mark};
+    use crate::protocol::commands::node_queue::QueueTurn;
+    use crate::protocol::quorum::attempt::Rejection;
+    use crate::protocol::waiting::wait_queue::tests::{MS, NAME, World, several, world};
+    use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure, WaiterAction};
+    use crate::values::label::Label;
+
+    impl World {
+        /// Has the front try, be denied, and enter the queues on the nodes.
+        fn enqueue(&mut self, front: u64) {
+            self.step(front, false);
+            let failure = (WaitFailure::Busy(None), MS);
+            let (rejection, now) = (Rejection::default(), self.now.mono);
+            self.queues.failed(front, failure, &rejection, now);
+            self.step(front, false);
+        }
+    }
+
+    /// A thread with the same label has the place of the one that leaves, unless that one was in line by its arrival, or has
+    /// left a mark.
+    #[test]
+    fn a_process_leaves_the_queues_on_the_nodes_unless_one_of_its_threads_takes_the_place() {
+        let turn = Some(QueueTurn::new(50 * MS));
+        let write = || Kind::Write(Mark::new(7, 250 * MS, 50 * MS));
+        for (next, turn, kind, leaves) in [
+            (None, None, Kind::Plain, true),
+            (Some("web-1"), None, Kind::Plain, false),
+            (Some("web-2"), None, Kind::Plain, true),
+            (Some("web-1"), turn, Kind::Plain, true),
+            (Some("web-1"), None, write(), true),
+        ] {
+            let mut world = world();
+            let request = |world: &World, label: &str| AcquireRequest {
+                label: Label::new(label),
+                turn,
+                kind: kind.clone(),
+                ..world.request(None)
+            };
+            let front = world.join_as(0, request(&world, "web-1"));
+            let waiter = next.map(|label| world.join_as(1, request(&world, label)));
+            world.enqueue(front);
+            world.queues.woken.clear();
+            let case = format!("{next:?}, {turn:?}, {kind:?}");
+            assert_eq!(world.give_up(front), leaves, "{case}");
+            let Some(waiter) = waiter else {
+                continue;
+            };
+            // The news of the one that has left counts for the next one.
+            assert_eq!(world.queues.woken, [1], "{case}");
+            let step = world.step(waiter, true);
+            assert!(matches!(step, WaiterAction::Try(_)), "{case}: {step:?}");
+        }
+    }
+
+    /// They were in the same queues on the nodes, by the name of this process.
+    #[test]
+    fn when_a_process_leaves_the_queues_its_threads_that_wait_for_one_of_the_names_try_again() {
+        for (leaver, woken) in [(0, &[1][..]), (1, &[0]), (2, &[])] {
+            let mut world = world();
+            let both = several(&[NAME, b"b"]);
+            let alone = world.join(0, None);
+            let with_b = world.join_for(b"a, b", 1, both);
+            let other = world.join_for(b"c", 2, Kind::Plain);
+            let waiters = [alone, with_b, other];
+            for waiter in waiters {
+                world.enqueue(waiter);
+            }
+            world.queues.woken.clear();
+            assert!(world.give_up(waiters[leaver]), "nobody takes its place");
+            assert_eq!(world.queues.woken, woken, "{leaver}");
+            for (thread, waiter) in waiters.into_iter().enumerate() {
+                let tries = matches!(world.step(waiter, false), WaiterAction::Try(_));
+                let is_woken = woken.iter().any(|woken| *woken as usize == thread);
+                assert_eq!(tries, is_woken, "{leaver}: {thread}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_the_names_that_were_waited_for() {
+        let mut world = world();
+        let waiter = world.join_for(b"a, b", 0, several(&[NAME, b"b"]));
+        world.enqueue(waiter);
+        world.give_up(waiter);
+        world.pass(1000 * MS);
+        assert!(!world.queues.has_queue(b"c", world.now.mono));
+        assert!(world.queues.queues.is_empty() && world.queues.several.is_empty());
+    }
+
+    #[test]
+    fn a_lock_that_a_thread_has_acquired_by_itself_is_handed_off_as_often_again() {
+        let mut world = world();
+        for thread in 0..40 {
+            world.join(thread, None);
+        }
+        let handed_off = |world: &mut World| std::iter::from_fn(|| world.release()).count();
+        assert!((0..10).all(|_| world.release().is_some()));
+        let name: Arc<[u8]> = Arc::from(NAME);
+        let front = world.queues.front(&name).unwrap();
+        world.step(front, false);
+        world.acquired(front);
+        assert_eq!(handed_off(&mut world), 16);
     }
 }

@@ -1,5 +1,7 @@
 //! The actions of waiters, and the world that all tests of the queues share.
 
+mod over;
+
 use super::*;
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::node_queue::{LockInfo, QueueTurn};
@@ -43,6 +45,13 @@ fn busy() -> PlainTry {
     }
 }
 
+pub(super) fn several(names: &[&[u8]]) -> Kind {
+    Kind::Several {
+        names: names.iter().map(|name| Arc::from(*name)).collect(),
+        claims: None,
+    }
+}
+
 pub(super) fn world() -> World {
     let channel = Some(Channel::new([1; 16]));
     World {
@@ -52,7 +61,7 @@ pub(super) fn world() -> World {
 }
 
 impl World {
-    fn request(&self, wait: Option<Duration>) -> AcquireRequest {
+    pub(super) fn request(&self, wait: Option<Duration>) -> AcquireRequest {
         AcquireRequest {
             kind: Kind::Plain,
             ttl: Ttl::new(1000 * MS).unwrap(),
@@ -69,6 +78,21 @@ impl World {
         let tried = Some(busy());
         self.queues
             .join(&Arc::from(NAME), thread, request, tried, self.now)
+    }
+
+    pub(super) fn join_as(&mut self, thread: u32, request: AcquireRequest) -> u64 {
+        let (name, tried) = (Arc::from(NAME), Some(busy()));
+        self.queues.join(&name, thread, request, tried, self.now)
+    }
+
+    /// Joins the queue for a lock of this kind.
+    pub(super) fn join_for(&mut self, line: &[u8], thread: u32, kind: Kind) -> u64 {
+        let request = AcquireRequest {
+            kind,
+            ..self.request(None)
+        };
+        let (line, tried) = (Arc::from(line), Some(busy()));
+        self.queues.join(&line, thread, request, tried, self.now)
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -323,13 +347,14 @@ fn a_permanent_failure_ends_all_waits_of_the_queue_and_a_passing_one_none() {
     assert_eq!(world.queues.woken, [1, 2]);
     assert_eq!(world.release(), None, "they are about to give up");
     assert!(waiters.iter().all(|waiter| world.is_over(*waiter)));
-    // A waiter that joins now asks the nodes as soon as those before it have left.
+    // A waiter that joins now asks the nodes as soon as the one before it has left that asked them.
     let late = world.join(3, None);
     assert!(!world.is_over(late));
-    for waiter in waiters {
-        world.give_up(waiter);
-    }
+    world.give_up(waiters[0]);
     assert!(matches!(world.step(late, false), WaiterAction::Try(None)));
+    for waiter in &waiters[1..] {
+        world.give_up(*waiter);
+    }
     world.acquired(late);
     assert!(world.queues.queues.is_empty(), "nothing is kept of it");
 }
