@@ -355,6 +355,17 @@ mod tests {
         assert_eq!(attempt.took(later(now, 4 * MS)), 4 * MS);
     }
 
+    /// Rule R32: the undo of the try before may arrive late.
+    #[test]
+    fn each_try_has_the_token_that_was_made_for_it() {
+        let now = Point::now();
+        let mut attempt = begin(now);
+        let fresh = Token::from_bytes([9; 20]);
+        let answered = attempt.answered(answer(Outcome::No, 1, now), later(now, MS));
+        assert!(matches!(answered, Continue(_)));
+        assert_eq!(attempt.op(fresh, now).key.token, fresh);
+    }
+
     #[test]
     fn a_contender_without_a_vote_is_denied_at_once() {
         let now = Point::now();

@@ -204,6 +204,27 @@ mod tests {
         }
     }
 
+    /// The next one has the same slot.
+    #[test]
+    fn an_answer_to_an_operation_that_has_ended_is_no_other_one_s() {
+        let (mut operations, now) = (Operations::new(Prefix::default()), clock::instant());
+        let begin = |operations: &mut Operations<u8>, caller| {
+            let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a"));
+            let slot = operations.submit(op, caller, now);
+            let number = operations[slot].number;
+            OperationId { slot, number }
+        };
+        let [first, second] = [1, 2].map(|caller| begin(&mut operations, caller));
+        assert_eq!(operations.longest_waiting(), Some(&1));
+        operations[first.slot].phase = Phase::Free;
+        let third = begin(&mut operations, 3);
+        assert_eq!(third.slot, first.slot);
+        assert_eq!(operations.open(first), None);
+        assert_eq!(operations.open(second), Some(second.slot));
+        assert_eq!(operations.open(third), Some(third.slot));
+        assert_eq!(operations.longest_waiting(), Some(&2));
+    }
+
     #[test]
     fn free_slots_behind_the_last_operation_are_given_up_beyond_a_number() {
         let mut operations = Operations::new(Prefix::default());

@@ -122,6 +122,16 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_are_away_are_sent_nothing() {
+        let now = clock::instant();
+        let nodes: Vec<Node> = (0..3).map(|_| Node::new("x".into(), None)).collect();
+        let view = View::of(&nodes, &Reader::new(3, now), now);
+        for proof in [Proof::None, Proof::Look, Proof::Witness] {
+            assert_eq!(view.counting(proof), NodeSet::EMPTY);
+        }
+    }
+
+    #[test]
     fn each_operation_is_sent_where_its_answer_counts() {
         let (connected, held) = (NodeSet::first(3), NodeSet::first(2));
         let view = View {

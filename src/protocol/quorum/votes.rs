@@ -203,6 +203,19 @@ mod tests {
         assert_eq!(retry_after([closed(), closed()]), None);
     }
 
+    /// A node that has nothing may be free for another holder; one that denies has another's lock.
+    #[test]
+    #[cfg(feature = "cli")]
+    fn errors_tell_nodes_that_have_nothing_from_those_that_have_another_holder_s_lock() {
+        let nodes: Vec<Node> = (0..3).map(|_| Node::new("x".into(), None)).collect();
+        let mut votes = Votes::default();
+        (0..3).for_each(|node| votes.tally.refuse(node));
+        let instead = [Instead::Nothing, Instead::Another, Instead::Nothing];
+        votes.remarks.make().instead = instead.to_vec();
+        let errors = votes.errors(Ballot::Held, NodeSet::first(3), &nodes);
+        assert_eq!(errors.denied(), 1);
+    }
+
     /// An operation is sent once more where a connection was closed.
     #[test]
     fn errors_name_only_nodes_that_have_not_answered_each_with_its_last_cause() {

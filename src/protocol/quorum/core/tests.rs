@@ -3,6 +3,7 @@
 mod cluster;
 mod debts;
 mod directory;
+mod ends;
 mod first_wait;
 mod leader;
 mod news;

@@ -52,6 +52,23 @@ fn what_follows_a_redirect_is_sent_to_no_other_server_than_the_one_that_was_name
     set_mutant(None);
 }
 
+/// A connection that has ended does not show where the next one leads.
+#[test]
+fn what_follows_a_redirect_waits_for_a_node_that_is_connected_again() {
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    let closed = Cause::Closed("it ended".into());
+    world.input(Input::Received(Err(closed)));
+    let acquire = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a"));
+    let op = acquire.named(named(1, world.now));
+    world.core.submit(op, 0, world.now);
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
+
 /// For a slot that is migrating.
 #[test]
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
