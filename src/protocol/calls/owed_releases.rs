@@ -240,6 +240,7 @@ mod tests {
         assert!(!Owed::default().starts());
         let mut owed = owing(&[(0, "a")], now);
         assert!(owed.starts());
+        assert!(owed.is_running());
         assert!(!owed.starts());
         owed.deserted();
         assert!(!owed.is_running());
@@ -256,6 +257,7 @@ mod tests {
                 owed.answered(release, &failed(0, error, now), |_| true, now);
                 let release = sent(&mut owed, now + pause);
                 assert_eq!(release.to.as_ref().map(|to| to.1), to, "{error}");
+                assert_eq!(release.slot(), SLOT, "{error}");
                 owed.queue.push_back(release);
             }
         }

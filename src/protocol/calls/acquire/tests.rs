@@ -1,11 +1,15 @@
 //! A call for one name, asked step by step.
 
 use super::*;
+use crate::errors::node_errors::NodeErrors;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process_services::one_thread::OneThread;
 use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::answer::Outcome;
-use crate::values::arithmetic::NodeSet;
+use crate::protocol::quorum::attempt::Tried;
+use crate::protocol::waiting::wait_queue::WaitQueues;
+use crate::values::arithmetic::{Deadline, NodeSet};
 
 fn request(end: Option<Instant>) -> AcquireRequest {
     AcquireRequest {
@@ -104,6 +108,10 @@ fn after_a_split_vote_a_call_sleeps_until_its_pause_is_over() {
     let end = later(now, pause);
     assert!(matches!(call.next(&mut process, end), Step::Try(_)));
     assert!(!call.waits());
+    assert_eq!(call.attempts(), 1, "of two tries");
+    call.answered(denied(0, end), &mut process, end);
+    assert!(matches!(call.next(&mut process, end), Step::Try(_)));
+    assert_eq!(call.attempts(), 2);
 }
 
 #[test]
@@ -175,4 +183,148 @@ fn a_lock_that_came_too_late_is_released_and_given_to_nobody() {
         failed,
         Step::Done(Err(Ended::Failed(WaitFailure::TooSlow)))
     ));
+}
+
+#[test]
+fn a_call_that_leaves_the_queues_on_the_nodes_has_its_place_here_until_that_is_written() {
+    let (now, mut process) = (Point::now(), OneThread::new());
+    let channel = Some(Channel::new([1; 16]));
+    process.queues = WaitQueues::new(3, channel, NODE_TIMEOUT, 7);
+    let turn = Some(QueueTurn::new(NODE_TIMEOUT));
+    let fair = AcquireRequest {
+        turn,
+        ..request(None)
+    };
+    let mut call = call(fair, now);
+    assert!(matches!(call.next(&mut process, now), Step::Try(_)));
+    call.answered(denied(0, now), &mut process, now);
+    call.cancel(&mut process);
+    assert!(matches!(call.next(&mut process, now), Step::Run(_)));
+    assert!(call.is_in_queue());
+    call.answered(Answer::none(now.mono), &mut process, now);
+    assert!(!call.is_in_queue());
+    assert_eq!(process.queues.waiters(), 0);
+    let step = call.next(&mut process, now);
+    assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));
+}
+
+/// A call whose first try is under way.
+fn trying(request: AcquireRequest, process: &mut OneThread, now: Point) -> Acquire<u32> {
+    let mut call = call(request, now);
+    assert!(matches!(call.next(process, now), Step::Try(_)));
+    call
+}
+
+/// A release in this process looks for it there.
+#[test]
+fn a_plain_lock_counts_as_held_here_from_its_grant_on_and_not_behind_a_hand_off_that_failed() {
+    let now = Point::now();
+    for (kind, granted, handed_off, held) in [
+        (Kind::Plain, true, false, 1),
+        // The release that handed it off has counted it.
+        (Kind::Plain, true, true, 1),
+        (Kind::Plain, false, true, 0),
+        (Kind::Plain, false, false, 0),
+        (Kind::Read { waited: 0 }, true, false, 0),
+    ] {
+        let mut process = OneThread::new();
+        let kind = kind.clone();
+        let case = format!("{kind:?}, {granted}, {handed_off}");
+        let of_kind = AcquireRequest {
+            kind,
+            ..request(None)
+        };
+        let mut call = trying(of_kind, &mut process, now);
+        if handed_off {
+            process.held_here.add(b"a");
+        }
+        let deadline = Deadline::new(now, fixtures::ttl(3000 * MS).validity());
+        let tried = match granted {
+            true => Tried::Granted(fixtures::key(b"a"), deadline),
+            false => Tried::Expired,
+        };
+        call.attempted((tried, handed_off, false), &mut process, now);
+        assert_eq!(process.held_here.counted(b"a"), held, "{case}");
+    }
+}
+
+/// The longest pause, or a little more than until enough nodes vote again.
+#[test]
+fn after_an_attempt_without_a_quorum_a_call_pauses_no_longer_than_until_nodes_vote() {
+    let now = Point::now();
+    let unavailable = |wait: Option<u32>| {
+        let wait = wait.map(|wait| wait * MS);
+        Tried::Unavailable(NodeErrors::new(Vec::new(), wait))
+    };
+    for (answered, wait, pause) in [
+        (false, None, 250),
+        (true, None, 250),
+        (true, Some(100), 150),
+        (true, Some(400), 250),
+    ] {
+        for turn in [None, Some(QueueTurn::new(NODE_TIMEOUT))] {
+            let mut process = OneThread::new();
+            let request = AcquireRequest {
+                turn,
+                ..request(None)
+            };
+            let mut call = trying(request, &mut process, now);
+            let tried = match answered {
+                true => unavailable(wait),
+                false => Tried::Expired,
+            };
+            call.attempted((tried, false, false), &mut process, now);
+            let Step::Park(until) = call.next(&mut process, now) else {
+                panic!("it goes on waiting");
+            };
+            assert_eq!(until - now.mono, pause * MS, "{wait:?}, {turn:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_ends_with_its_first_attempt_if_its_time_is_over_or_waiting_is_useless() {
+    let now = Point::now();
+    for (over, hopeless, ends) in [
+        (false, false, false),
+        (false, true, true),
+        (true, false, true),
+        (true, true, true),
+    ] {
+        let mut process = OneThread::new();
+        let end = now.mono + if over { Duration::ZERO } else { 1000 * MS };
+        let mut call = trying(request(Some(end)), &mut process, now);
+        let errors = NodeErrors::new(Vec::new(), None);
+        let errors = if hopeless { errors.for_good() } else { errors };
+        let tried = Tried::Unavailable(errors);
+        call.attempted((tried, false, false), &mut process, now);
+        let step = call.next(&mut process, now);
+        let failed = matches!(step, Step::Done(Err(Ended::Failed(_))));
+        assert_eq!(failed, ends, "{over}, {hopeless}");
+    }
+}
+
+/// Readers and writers that have waited longer go first, and a thread that waited for its turn here has waited, too.
+#[test]
+fn an_attempt_counts_its_wait_from_the_call_on_unless_it_was_the_first_thing_that_the_call_did() {
+    let (begun, turn) = (Point::now(), Some(QueueTurn::new(NODE_TIMEOUT)));
+    let now = later(begun, 30 * MS);
+    for (kind, turn, since) in [
+        (Kind::Plain, None, now),
+        (Kind::Plain, turn, begun),
+        (Kind::Read { waited: 0 }, None, begun),
+    ] {
+        let mut process = OneThread::new();
+        let case = format!("{kind:?}, {turn:?}");
+        let request = AcquireRequest {
+            kind,
+            turn,
+            ..request(None)
+        };
+        let mut call = call(request, begun);
+        let Step::Try(op) = call.next(&mut process, now) else {
+            panic!("no other waits");
+        };
+        assert_eq!(op.since, Some(since.mono), "{case}");
+    }
 }
