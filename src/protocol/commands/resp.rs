@@ -104,7 +104,10 @@ pub(crate) fn joined_argument(out: &mut Vec<u8>, parts: &[&[u8]]) {
 
 /// Appends a number as an argument.
 pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
-    argument(out, digits(number, &mut [0; MAX_DIGITS]));
+    match number {
+        0..10 => out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', digit(number), b'\r', b'\n']),
+        _ => argument(out, digits(number, &mut [0; MAX_DIGITS])),
+    }
 }
 
 fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
