@@ -334,7 +334,7 @@ fn what_to_do_depends_on_what_is_wrong() {
             at: "h:1".into(),
             shown: "h:2".into(),
             by: "h:3".into(),
-            advice: "",
+            advice: Some(""),
         }))
     };
     for (cause, code, what) in [

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::basics::MS;
+use super::basics::{MS, NODE_TIMEOUT};
 use super::client::{Doing, Task, Thread};
 use super::command::commands;
 use super::counts::trace;
