@@ -92,7 +92,7 @@ pub fn close_within(redlock: &Redlock, time: Duration) {
 /// The longest ttl for which no failover makes two holders, where a set or a Redis Cluster is among the nodes and no
 /// [restart guard](crate::Options::restart_guard) is set.
 pub fn assumed_ttl(redlock: &Redlock) -> Option<Duration> {
-    redlock.nodes().assumed_ttl()
+    redlock.executor().assumed_ttl()
 }
 
 /// Whether it may help to wait for nodes that have failed.

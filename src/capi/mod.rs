@@ -1,7 +1,7 @@
 //! The C interface. Its manual is `redlock.h`; only the implementation is described here: errors and panics at the
 //! boundary in this file, `redlock_t` in `client` and `published`, `redlock_lock_t` in `lock`, the ways to it in
 //! `acquire` and `kinds`, the functions for a lock that is kept alive in `kept`, its callbacks in `callback`, texts
-//! for people in `look`, log messages in `log`, events in `observer`, nodes for tests in `testing`.
+//! for people in `questions`, log messages in `log`, events in `observer`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -23,9 +23,9 @@ mod kept;
 mod kinds;
 mod lock;
 mod log;
-mod look;
 mod observer;
 mod published;
+mod questions;
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::errors::server_error::{self, Meaning, NO_CLUSTER, without_arguments};
 
 /// Why a node gave no vote.
@@ -61,9 +61,9 @@ pub(crate) enum Cause {
     /// A name has several addresses, and none of them leads to a master: the cause at each.
     NoAddress(Vec<(SocketAddr, Cause)>),
     /// A directory names another master: this one.
-    Moved(String),
+    MasterReplaced(String),
     /// The server refused (see `Refused`), and another server may have the key: it is asked next.
-    Elsewhere(Box<Elsewhere>),
+    Redirected(Box<Redirection>),
     /// The node is the same server as another node, of this index (rule R1).
     SameServer(usize),
     /// The server may have forgotten locks, and votes in this time (rule R15). Whether it has evicted keys.
@@ -249,8 +249,8 @@ impl Cause {
             | Cause::LoggedOut(_)
             | Cause::Demoted(_)
             | Cause::Replica(_)
-            | Cause::Moved(_)
-            | Cause::Elsewhere(_)
+            | Cause::MasterReplaced(_)
+            | Cause::Redirected(_)
             | Cause::Quarantined(..)
             | Cause::Stepped(..)
             | Cause::NoThread(_)
@@ -302,7 +302,7 @@ mod tests {
             (Cause::Sentinel, true),
             (Cause::NoMaster(text(), true), true),
             (Cause::NoMaster(text(), false), false),
-            (Cause::Moved(text()), false),
+            (Cause::MasterReplaced(text()), false),
             (Cause::demoted("READONLY You can't write"), false),
             (Cause::Replica(None), false),
             (Cause::SameServer(1), true),

@@ -181,7 +181,9 @@ impl fmt::Display for Error {
                         | Cause::NoWitness(_)
                         | Cause::NoRelease(_)
                         | Cause::NoMark(_) => "refused",
-                        Cause::Replica(_) | Cause::Sentinel | Cause::Moved(_) => "is no master",
+                        Cause::Replica(_) | Cause::Sentinel | Cause::MasterReplaced(_) => {
+                            "is no master"
+                        }
                         Cause::NoMaster(..) | Cause::NoAddress(_) => "has no master",
                         Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",
                         Cause::NoThread(_) => "was not asked",
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
     use crate::errors::cause::Limit;
     use crate::errors::node_errors::NodeError;
-    use crate::values::arithmetic::{Ballot, NodeSet, Tally};
+    use crate::values::arithmetic::{NodeSet, Question, Tally};
 
     #[test]
     fn the_error_is_small() {
@@ -257,21 +259,21 @@ mod tests {
         };
         let silent = "no answer within 50 ms (node_timeout)";
         assert_eq!(
-            votes(Ballot::Held, 1, 1, &[2, 3, 4], 5),
+            votes(Question::Held, 1, 1, &[2, 3, 4], 5),
             format!(
                 "no majority: 2 of 5 answered (held by 1, not held by 1); \
                  node 2 (10.0.0.2:6379): {silent}; node 3 (10.0.0.3:6379): {silent}; \
                  node 4 (10.0.0.4:6379): {silent}"
             )
         );
-        let text = votes(Ballot::Acquire, 1, 0, &[3, 4], 5);
+        let text = votes(Question::Acquire, 1, 0, &[3, 4], 5);
         let start =
             "no majority: 1 of 5 answered (granted by 1, denied by 0), 2 not waited for; node 3 (";
         assert!(text.starts_with(start), "{text}");
-        let text = votes(Ballot::Answer, 1, 0, &[1, 2], 3);
+        let text = votes(Question::Answer, 1, 0, &[1, 2], 3);
         let start = "no majority: 1 of 3 answered; node 1 (";
         assert!(text.starts_with(start), "{text}");
-        let text = votes(Ballot::Acquire, 0, 0, &[], 1);
+        let text = votes(Question::Acquire, 0, 0, &[], 1);
         assert!(
             text.ends_with("0 of 1 answered (granted by 0, denied by 0), 1 not waited for"),
             "{text}"
@@ -287,7 +289,7 @@ mod tests {
                 cause: Arc::new(cause),
             };
             let errors = NodeErrors::new(vec![error], None);
-            let errors = errors.with_votes(Ballot::Acquire, Tally::default(), 1);
+            let errors = errors.with_votes(Question::Acquire, Tally::default(), 1);
             let error = Error::Unavailable(errors);
             assert_eq!(format!("{error:?}"), error.to_string());
             error.to_string()

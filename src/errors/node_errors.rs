@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::lock_error::done_suffix;
-use crate::values::arithmetic::{Ballot, Tally};
+use crate::values::arithmetic::{Question, Tally};
 use crate::values::config_error::ConfigError;
 
 /// The nodes that failed, each with its cause.
@@ -27,7 +27,7 @@ pub struct NodeErrors {
 /// The counts of the votes: sums over the nodes.
 #[derive(Clone, Copy, Debug)]
 struct VoteCount {
-    question: Ballot,
+    question: Question,
     yes: u8,
     no: u8,
     /// Of the nodes that denied, those that have nothing.
@@ -59,7 +59,7 @@ impl NodeErrors {
     }
 
     /// Adds the question that all `nodes` were asked, and how they voted.
-    pub(crate) fn with_votes(mut self, question: Ballot, tally: Tally, nodes: usize) -> Self {
+    pub(crate) fn with_votes(mut self, question: Question, tally: Tally, nodes: usize) -> Self {
         let (yes, no) = (tally.granted.len(), tally.refused.len());
         let others = nodes.saturating_sub(yes + no + self.nodes.len());
         let count = |nodes: usize| u8::try_from(nodes).unwrap_or(u8::MAX);
@@ -156,9 +156,9 @@ impl fmt::Display for NodeErrors {
             let (yes, no) = (votes.yes, votes.no);
             write!(f, "{} of {} answered", yes + no, self.asked())?;
             match votes.question {
-                Ballot::Acquire => write!(f, " (granted by {yes}, denied by {no})")?,
-                Ballot::Held => write!(f, " (held by {yes}, not held by {no})")?,
-                Ballot::Answer => {}
+                Question::Acquire => write!(f, " (granted by {yes}, denied by {no})")?,
+                Question::Held => write!(f, " (held by {yes}, not held by {no})")?,
+                Question::Answer => {}
             }
             if votes.others > 0 {
                 write!(f, ", {} not waited for", votes.others)?;

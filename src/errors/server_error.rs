@@ -162,7 +162,7 @@ impl Meaning {
     }
 
     /// Whether another server may have the key.
-    pub(crate) fn is_elsewhere(self) -> bool {
+    pub(crate) fn is_redirection(self) -> bool {
         matches!(self, Moved | Torn)
     }
 

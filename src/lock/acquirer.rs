@@ -10,7 +10,7 @@ use crate::errors::text::human;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::Lane;
 use crate::net::cluster::route::Route;
-use crate::net::driver::leader_thread::Caller;
+use crate::net::driver::leadership::Caller;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
@@ -51,8 +51,8 @@ impl<'a> Acquirer<'a> {
         wait: Duration,
         must_ask: bool,
     ) -> Acquirer<'a> {
-        let (now, nodes) = (Point::now(), route.driver.nodes());
-        nodes.warn_of_long_ttl(ttl);
+        let (now, executor) = (Point::now(), route.driver.executor());
+        executor.warn_of_long_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
             kind,
@@ -61,7 +61,7 @@ impl<'a> Acquirer<'a> {
             end: now.mono.checked_add(wait),
             must_ask,
             retry_delay: options.retry_delay,
-            turn: fair.then(|| QueueTurn::new(nodes.timeouts.node)),
+            turn: fair.then(|| QueueTurn::new(executor.timeouts.node)),
         };
         Acquirer {
             route,
@@ -71,9 +71,9 @@ impl<'a> Acquirer<'a> {
             acquire: Claiming::new(
                 resource.clone(),
                 request,
-                nodes.places().len(),
-                nodes.timeouts.node,
-                QueueTurn::new(nodes.timeouts.node).duration(),
+                executor.places().len(),
+                executor.timeouts.node,
+                QueueTurn::new(executor.timeouts.node).duration(),
                 now,
             ),
             over: None,
@@ -86,7 +86,7 @@ impl<'a> Acquirer<'a> {
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
         let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
-            let mut waiting = &*self.route.waiting;
+            let mut waiting = &*self.route.waiting_threads;
             now = match self.acquire.next(&mut waiting, now) {
                 Step::Try(op) => {
                     let token = op.key.token;
@@ -114,7 +114,7 @@ impl<'a> Acquirer<'a> {
                     thread::sleep(left(until));
                     Point::now()
                 }
-                Step::Ask => {
+                Step::AskProgram => {
                     let goes_on = keep_trying();
                     // `keep_trying` may have forked: then only the parent goes on waiting, and the queues are the
                     // parent's.
@@ -154,7 +154,7 @@ impl<'a> Acquirer<'a> {
         let now = Point::now();
         self.report(&answer, now);
         self.acquire
-            .answered(answer, &mut &*self.route.waiting, now);
+            .answered(answer, &mut &*self.route.waiting_threads, now);
         now
     }
 
@@ -194,7 +194,7 @@ impl<'a> Acquirer<'a> {
     fn error(&self, ended: Ended) -> Error {
         match ended {
             Ended::Failed(WaitFailure::Busy(known)) => {
-                let is_own = self.route.waiting.held_here.is_own(self.resource);
+                let is_own = self.route.waiting_threads.held_here.is_own(self.resource);
                 let (label, until) = known.map_or((None, None), |known| (known.label, known.until));
                 Error::busy(self.resource, label, until, is_own)
             }
@@ -206,7 +206,7 @@ impl<'a> Acquirer<'a> {
                 resource: self.acquire.resource().clone(),
                 names,
                 found: other.text(),
-                node: self.route.driver.nodes().name(node).into(),
+                node: self.route.driver.executor().name(node).into(),
             }),
         }
     }
@@ -224,7 +224,7 @@ impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
         if self.acquire.is_in_queue() && self.route.is_ours() {
-            self.acquire.cancel(&mut &*self.route.waiting);
+            self.acquire.cancel(&mut &*self.route.waiting_threads);
             drop(self.run(&mut || false));
         }
     }

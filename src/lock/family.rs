@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
-use crate::net::driver::nodes::Nodes;
+use crate::net::driver::executor::Executor;
 use crate::net::driver::shared::Shared;
 use crate::settings::options::Options;
 use crate::values::sync::{
@@ -30,8 +30,8 @@ struct Child {
 }
 
 impl Family {
-    pub(super) fn new(nodes: Nodes, options: &Options) -> Arc<Family> {
-        let base = Arc::new(Lane::only(Shared::new(nodes)));
+    pub(super) fn new(executor: Executor, options: &Options) -> Arc<Family> {
+        let base = Arc::new(Lane::only(Shared::new(executor)));
         Arc::new(Family {
             lanes: Lanes::new(&base, options).map(UsedLanes),
             base,
@@ -51,7 +51,7 @@ impl Family {
             match taken {
                 // No other thread of this process sets it.
                 Ok(_) => {
-                    let family = Family::new(self.base.driver.nodes().afresh(options), options);
+                    let family = Family::new(self.base.driver.executor().afresh(options), options);
                     let _ = child.family.set(family.clone());
                     return family;
                 }
@@ -66,7 +66,7 @@ impl Family {
             }
         }
         let older = self.children.iter().find_map(|child| child.family.get());
-        let fresh = || Family::new(self.base.driver.nodes().afresh(options), options);
+        let fresh = || Family::new(self.base.driver.executor().afresh(options), options);
         older.cloned().unwrap_or_else(fresh)
     }
 }

@@ -64,8 +64,10 @@ impl Lock {
 
     /// Fails if too few nodes are left without the Redis Clusters, which have the counter of this name in another slot.
     fn check_counter(&self) -> Result<(), Error> {
-        let nodes = self.route.driver.nodes();
-        let Some(name) = (self.resources()).find(|name| nodes.has_keys_elsewhere(name)) else {
+        let executor = self.route.driver.executor();
+        let Some(name) =
+            (self.resources()).find(|name| executor.has_companions_in_another_slot(name))
+        else {
             return Ok(());
         };
         Err(Error::config(format!(

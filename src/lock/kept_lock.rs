@@ -83,7 +83,7 @@ impl Lock {
         }
         if let Some(ttl) = due {
             let renewed = self.renew(ttl);
-            self.extended(renewed, old, true)?;
+            self.notify_extended(renewed, old, true)?;
         }
         let (lease, observer) = (self.lease().clone(), self.route.observer().clone());
         let renewal = Arc::new(Renewal::new(lease, observer));
@@ -97,7 +97,7 @@ impl Lock {
     /// The error if the thread that renews locks cannot be started, which may pass: no node can be sent a renewal then.
     fn no_thread(&self, error: &io::Error) -> Error {
         let cause = Arc::new(Cause::NoThread(error.to_string()));
-        let places = self.route.driver.nodes().places().iter().enumerate();
+        let places = self.route.driver.executor().places().iter().enumerate();
         let failed = places.map(|(node, place)| NodeError {
             node,
             address: place.shown(),

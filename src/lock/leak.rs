@@ -16,7 +16,7 @@ impl Lock {
         if self.end() {
             let how = self.ending(Ending::Leaked);
             self.leave();
-            self.ended(how);
+            self.notify_ended(how);
         }
     }
 
@@ -66,7 +66,7 @@ impl Lock {
         let ends_by_itself = op.only_write;
         let answer = self.route.run(op);
         if ends_by_itself {
-            self.ended(Ending::Leaked);
+            self.notify_ended(Ending::Leaked);
             return Ok(());
         }
         self.conclude(answer, LEFT)
@@ -75,7 +75,10 @@ impl Lock {
     /// Stops counting the lock as held here.
     fn leave(&self) {
         if self.key.kind.is_plain() {
-            self.route.waiting.held_here.remove(&self.key.resource);
+            self.route
+                .waiting_threads
+                .held_here
+                .remove(&self.key.resource);
         }
     }
 }

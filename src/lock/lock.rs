@@ -207,7 +207,7 @@ impl Lock {
         if extended.is_ok() {
             self.limits.extensions_left -= 1;
         }
-        self.extended(extended, old, false)
+        self.notify_extended(extended, old, false)
     }
 
     /// An extension that does not count towards `max_extensions`.
@@ -285,7 +285,7 @@ impl Lock {
     // ---- its events
 
     /// Notifies the observer that the lock is held, before the caller relies on it.
-    pub(crate) fn acquired(&mut self, wait: Duration, attempts: u32) {
+    pub(crate) fn notify_acquired(&mut self, wait: Duration, attempts: u32) {
         let observer = self.route.observer();
         self.announced = !observer.is_none();
         observer.notify(|| Event::Acquired {
@@ -296,7 +296,7 @@ impl Lock {
     }
 
     /// Notifies the observer of the result of an extension, or a renewal, of the validity `old`.
-    pub(crate) fn extended(
+    pub(crate) fn notify_extended(
         &self,
         extended: Result<(), Error>,
         old: Deadline,
@@ -324,9 +324,9 @@ impl Lock {
         }
     }
 
-    pub(crate) fn ended(&self, how: Ending) {
+    pub(crate) fn notify_ended(&self, how: Ending) {
         if self.announced {
-            self.route.observer().ended(self.home.mutex(), how);
+            self.route.observer().notify_ended(self.home.mutex(), how);
         }
     }
 
@@ -362,12 +362,12 @@ impl Lock {
         let reason = answer.lost_reason();
         match answer.outcome {
             Outcome::Yes(_) => {
-                self.ended(confirmed);
+                self.notify_ended(confirmed);
                 Ok(())
             }
             Outcome::No => self.found_lost(reason),
             Outcome::Unavailable { errors, .. } => {
-                self.ended(unconfirmed);
+                self.notify_ended(unconfirmed);
                 Err(Error::Unavailable(*errors))
             }
         }
@@ -383,7 +383,7 @@ impl Lock {
         );
         let loss = self.lease().lose(reason);
         self.report(loss);
-        self.ended(Ending::WasLost);
+        self.notify_ended(Ending::WasLost);
         Err(Error::lost(&self.key.resource, reason))
     }
 
@@ -426,7 +426,7 @@ impl Lock {
             notified_elsewhere: lease.notified_elsewhere,
             fair: self.fair,
             only_write,
-            node_timeout: self.route.driver.nodes().timeouts.node,
+            node_timeout: self.route.driver.executor().timeouts.node,
         };
         drop(lease);
         self.route.release(&release)
@@ -464,7 +464,7 @@ impl Drop for Lock {
         if self.end() {
             let how = self.ending(Ending::Dropped);
             self.write_release();
-            self.ended(how);
+            self.notify_ended(how);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::shown::Shown;
 use crate::lock::kept_lock::KeptLock;
 use crate::lock::lock::Lock;
-use crate::net::driver::nodes::Nodes;
+use crate::net::driver::executor::Executor;
 use crate::protocol::calls::once_mark;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::spare;
@@ -38,7 +38,7 @@ impl Lock {
         }
         // In a forked child the lease is not to be touched: a thread of the parent may have locked it.
         self.left()?;
-        check_mark(self.route.driver.nodes(), self.resource())?;
+        check_mark(self.route.driver.executor(), self.resource())?;
         let label = self.key.label.clone();
         let ended = clock::wall().checked_sub(ago);
         let run = LastRun::new(ended.unwrap_or(UNIX_EPOCH), took, label);
@@ -66,8 +66,8 @@ impl Lock {
 }
 
 /// Fails if too few nodes are left without the Redis Clusters, which have the mark of this name in another slot.
-pub(crate) fn check_mark(nodes: &Nodes, resource: &[u8]) -> Result<(), Error> {
-    if !nodes.has_keys_elsewhere(resource) {
+pub(crate) fn check_mark(executor: &Executor, resource: &[u8]) -> Result<(), Error> {
+    if !executor.has_companions_in_another_slot(resource) {
         return Ok(());
     }
     Err(Error::config(format!(
@@ -78,14 +78,14 @@ pub(crate) fn check_mark(nodes: &Nodes, resource: &[u8]) -> Result<(), Error> {
 }
 
 /// Fails if nodes that run no scripts leave too few for the mark, which is asked before the work runs.
-pub(crate) fn check_scripts(nodes: &Nodes) -> Result<(), Error> {
-    let lacking = nodes.state().core.without_scripts();
-    if lacking.len() <= spare(nodes.places().len()) {
+pub(crate) fn check_scripts(executor: &Executor) -> Result<(), Error> {
+    let lacking = executor.state().core.without_scripts();
+    if lacking.len() <= spare(executor.places().len()) {
         return Ok(());
     }
     let text = "it runs no scripts, so work cannot be marked as done (permit EVAL, or SCRIPT LOAD and EVALSHA)";
     let cause = Arc::new(Cause::NoMark(text));
-    let places = nodes.places().iter().enumerate();
+    let places = executor.places().iter().enumerate();
     let failed = places.filter(|(node, _)| lacking.has(*node));
     let failed = failed.map(|(node, place)| NodeError {
         node,

@@ -10,12 +10,12 @@ use crate::lock::family::Family;
 use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::LockLanes;
 use crate::net::cluster::route::Route;
+use crate::net::discovery::ask_each::AbandonedThreads;
+use crate::net::discovery::deployment::Place;
 #[cfg(feature = "cli")]
 use crate::net::driver::driver::LOOK;
-use crate::net::driver::nodes::Nodes;
+use crate::net::driver::executor::Executor;
 use crate::net::driver::observe::{Event, Observer};
-use crate::net::place::ask_each::AbandonedThreads;
-use crate::net::place::deployment::Place;
 use crate::net::socket::trust;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
@@ -90,7 +90,10 @@ impl Redlock {
         checks::nodes(&nodes)?;
         let options = Options::default();
         Ok(Redlock {
-            family: Family::new(Nodes::new(nodes, &options, Observer::default()), &options),
+            family: Family::new(
+                Executor::new(nodes, &options, Observer::default()),
+                &options,
+            ),
             options,
         })
     }
@@ -178,7 +181,10 @@ impl Redlock {
         let family = if options.same_connections(&self.options) {
             self.family
         } else {
-            Family::new(self.family.base.driver.nodes().afresh(&options), &options)
+            Family::new(
+                self.family.base.driver.executor().afresh(&options),
+                &options,
+            )
         };
         Ok(Redlock { family, options })
     }
@@ -261,10 +267,10 @@ impl Redlock {
         let route = self.route(&key.resource);
         let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
-            route.waiting.held_here.add(&lease.key.resource);
+            route.waiting_threads.held_here.add(&lease.key.resource);
         }
         let mut lock = Lock::new(route, lease, &self.options);
-        lock.acquired(Duration::ZERO, 0);
+        lock.notify_acquired(Duration::ZERO, 0);
         Ok(lock)
     }
 
@@ -298,10 +304,10 @@ impl Redlock {
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
         // With separate connections, since the code that drives the connections reports what nodes do.
-        let mut nodes = self.family.base.driver.nodes().afresh(&self.options);
-        nodes.observer = Observer::new(Box::new(observer));
+        let mut executor = self.family.base.driver.executor().afresh(&self.options);
+        executor.observer = Observer::new(Box::new(observer));
         Redlock {
-            family: Family::new(nodes, &self.options),
+            family: Family::new(executor, &self.options),
             options: self.options,
         }
     }
@@ -309,24 +315,24 @@ impl Redlock {
     /// The nodes as they were given.
     pub(crate) fn places(&self) -> Vec<Place> {
         // In a forked child, threads may hold mutexes of the parent's that do not exist there.
-        self.family().base.driver.nodes().places().to_vec()
+        self.family().base.driver.executor().places().to_vec()
     }
 
     /// The threads that earlier queries of this process have left behind.
     pub(crate) fn abandoned_threads(&self) -> Option<&AbandonedThreads> {
         let base = &self.family.base;
         let is_ours = base.is_ours();
-        is_ours.then(|| &base.driver.nodes().abandoned_threads)
+        is_ours.then(|| &base.driver.executor().abandoned_threads)
     }
 
     /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        self.nodes().timeouts
+        self.executor().timeouts
     }
 
     /// Those of all shards, in a forked child its parent's: for what never changes.
-    pub(crate) fn nodes(&self) -> &Nodes {
-        self.family.base.driver.nodes()
+    pub(crate) fn executor(&self) -> &Executor {
+        self.family.base.driver.executor()
     }
 
     /// Checks the name of a lock.
@@ -372,8 +378,8 @@ impl Redlock {
         let Some(lanes) = &family.lanes else {
             return are_few;
         };
-        let owed = driver.nodes().state().core.owed_nodes();
-        let nodes = driver.nodes().places().len();
+        let owed = driver.executor().state().core.owed_nodes();
+        let nodes = driver.executor().places().len();
         are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes).saturating_sub(others)
     }
 
@@ -391,14 +397,17 @@ impl Redlock {
         let family = self.family();
         match &family.lanes {
             None => Route::One(family.base.clone()),
-            Some(lanes) => Route::Shards(LockLanes::new(lanes.of(resource)), lanes.clone()),
+            Some(lanes) => Route::Shards(
+                LockLanes::new(lanes.lane_of_resource(resource)),
+                lanes.clone(),
+            ),
         }
     }
 
     /// Has the maps of Clusters asked for, if a redirect of this slot has shown what they lack.
     pub(crate) fn has_moved(&self, slot: u16, is_news: bool) {
         if let Some(lanes) = self.family().lanes.as_ref().filter(|_| is_news) {
-            lanes.moved(slot);
+            lanes.slot_moved(slot);
         }
     }
 
@@ -428,7 +437,7 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         self.check_slots(&kind)?;
-        let began = self.nodes().observer.begins();
+        let began = self.executor().observer.begins();
         // (Each look at the family costs a system call.)
         if let Some(keep_trying) = &mut keep_trying
             && let Some(lanes) = &self.family().lanes
@@ -436,7 +445,7 @@ impl Redlock {
         {
             let error = Error::cancelled(resource);
             if let Some(began) = began {
-                not_acquired(&self.nodes().observer, (resource, 0), began, &error);
+                not_acquired(&self.executor().observer, (resource, 0), began, &error);
             }
             return Err(error);
         }
@@ -461,7 +470,7 @@ fn notified(
     let wait = clock::instant().saturating_duration_since(began);
     match result {
         Ok(mut lock) => {
-            lock.acquired(wait, acquirer.attempts());
+            lock.notify_acquired(wait, acquirer.attempts());
             // The observer may have taken its time (rule R4).
             match lock.is_valid() {
                 true => Ok(lock),

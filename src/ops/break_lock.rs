@@ -68,11 +68,11 @@ impl Redlock {
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
-            node_timeout: route.driver.nodes().timeouts.node,
+            node_timeout: route.driver.executor().timeouts.node,
         };
         // While the lock is being released it counts as held here. The release of a plain lock takes that back.
         if release.key.kind.is_plain() {
-            route.waiting.held_here.add(&release.key.resource);
+            route.waiting_threads.held_here.add(&release.key.resource);
         }
         match route.release(&release).outcome {
             Outcome::Yes(_) => Ok(true),
@@ -127,7 +127,11 @@ mod tests {
             let (holder, _) = state.holders().next().unwrap();
             assert!(redlock.break_lock(&name, holder).unwrap());
             assert!(!redlock.break_lock(&name, holder).unwrap());
-            let held = redlock.route(&name).waiting.held_here.counted(&name);
+            let held = redlock
+                .route(&name)
+                .waiting_threads
+                .held_here
+                .counted(&name);
             assert_eq!(held, 0, "{lockable:?}");
             drop(lock);
         }

@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::lock::lockable::Lockable;
 use crate::lock::redlock::Redlock;
-use crate::net::place::deployment::Place;
+use crate::net::discovery::deployment::Place;
 use crate::ops::interview::ask;
 use crate::ops::query::MOST_AWAY;
 use crate::ops::replicas;

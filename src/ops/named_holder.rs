@@ -5,7 +5,7 @@ use crate::ops::inspect::Inspection;
 use crate::ops::state::{LockState, NodeState};
 
 /// Whom a text names among the holders of a lock.
-pub(crate) enum Named {
+pub(crate) enum NamedHolder {
     Holder(Holder),
     /// The text has this holder's fingerprint, and is not that of its line.
     ByPart(Holder),
@@ -19,21 +19,21 @@ pub(crate) enum Named {
 
 impl Inspection {
     /// The holder on any of the nodes that a text names.
-    pub(crate) fn named(&self, text: &HolderText<'_>) -> Named {
+    pub(crate) fn named(&self, text: &HolderText<'_>) -> NamedHolder {
         let states = self.nodes().map(|(_, _, state)| state);
         let holders = states.flat_map(NodeState::holders);
         let mut same = None;
         for (holder, _) in holders.filter(|(holder, _)| holder.has_fingerprint_of(text)) {
             if holder.is_named(text) {
-                return Named::Holder(holder.clone());
+                return NamedHolder::Holder(holder.clone());
             }
             same.get_or_insert(holder);
         }
         match same {
-            Some(holder) => Named::ByPart(holder.clone()),
-            None if self.state() == LockState::Unknown => Named::Unknown,
-            None if self.is_cut() => Named::NotShown,
-            None => Named::Nobody,
+            Some(holder) => NamedHolder::ByPart(holder.clone()),
+            None if self.state() == LockState::Unknown => NamedHolder::Unknown,
+            None if self.is_cut() => NamedHolder::NotShown,
+            None => NamedHolder::Nobody,
         }
     }
 }

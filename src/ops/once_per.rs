@@ -81,7 +81,7 @@ impl Redlock {
             );
             return Err(Error::config(text).into());
         }
-        check_mark(self.nodes(), resource)?;
+        check_mark(self.executor(), resource)?;
         let kept = self.acquire(resource, ttl)?.keep_alive(period)?;
         let sleeps = |pause| {
             thread::sleep(pause);
@@ -120,7 +120,7 @@ impl Redlock {
     /// [`Error::Unavailable`] if no majority of the nodes answered.
     pub fn last_run(&self, resource: impl AsRef<[u8]>) -> Result<Option<LastRun>, Error> {
         let resource = self.checked(resource)?;
-        check_mark(self.nodes(), &resource)?;
+        check_mark(self.executor(), &resource)?;
         let key = self.options().prefix.key(&resource);
         let mark = Companion::Done.key(&key).concat();
         let answers = self.query_key(&key, move |query, asking| look(query, &mark, asking));
@@ -185,7 +185,7 @@ pub fn last_run(redlock: &Redlock, kept: &KeptLock) -> Result<Option<LastRun>, E
     if let Some(reason) = kept.lost() {
         return Err(Error::lost(&kept.lock().key.resource, reason));
     }
-    check_scripts(kept.lock().route.driver.nodes()).map(|()| None)
+    check_scripts(kept.lock().route.driver.executor()).map(|()| None)
 }
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or

@@ -9,22 +9,22 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::errors::cause::{Cause, Limit};
-use crate::errors::elsewhere::{Elsewhere, Hint};
 use crate::errors::node_errors::{NodeError, NodeErrors};
+use crate::errors::redirection::{Hint, Redirection};
 use crate::errors::secret::Secret;
 use crate::errors::server_error::{concerns_name, refuses_scripts};
 use crate::lock::redlock::Redlock;
-use crate::net::place::ask_each::{AskTerms, SendPart, ask_each};
-use crate::net::place::deployment::Place;
+use crate::net::discovery::ask_each::{AskTerms, SendPart, ask_each};
+use crate::net::discovery::deployment::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
-use crate::protocol::calls::redirect::{QuestionHop, RedirectedQuestion};
+use crate::protocol::cluster::redirect::{QuestionHop, RedirectedQuestion};
 use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{self, LOOKS, Script};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
-use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
+use crate::values::arithmetic::{NodeSet, Question, Tally, spare};
 use crate::values::clock::{self, Point};
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
@@ -265,11 +265,11 @@ impl Redlock {
         let mut question = RedirectedQuestion::new(slot, until);
         let mut asked = place.clone();
         while let Err(Cause::Refused(text)) = &answer
-            && let Some(said) = Elsewhere::of(text, &asked.shown())
+            && let Some(said) = Redirection::of(text, &asked.shown())
             && let Some((hop, pause)) = question.next(&said, clock::instant())
         {
             if let Hint::Moved(_, to) = &said.hint {
-                self.has_moved(slot, cluster.moved(slot, &said.from, to));
+                self.has_moved(slot, cluster.slot_moved(slot, &said.from, to));
             }
             let (to, asking) = match hop {
                 QuestionHop::Owner(to) => (to, false),
@@ -348,7 +348,7 @@ pub(crate) fn look_errors(errors: Vec<NodeError>, nodes: usize) -> NodeErrors {
         ..Tally::default()
     };
     let for_good = errors.iter().filter(|error| error.cause.is_final()).count() > spare(nodes);
-    let errors = NodeErrors::new(errors, None).with_votes(Ballot::Answer, tally, nodes);
+    let errors = NodeErrors::new(errors, None).with_votes(Question::Answer, tally, nodes);
     match for_good {
         true => errors.for_good(),
         false => errors,

@@ -6,7 +6,7 @@ use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, without_arguments};
-use crate::net::place::ask_each::SendPart;
+use crate::net::discovery::ask_each::SendPart;
 use crate::ops::holder::Holder;
 use crate::ops::inspect_reply::member;
 use crate::ops::query::Query;
@@ -229,7 +229,7 @@ fn look_at(
         read += 1;
         let value = match value {
             Err(error) if meaning(&error) == Meaning::WrongType => None,
-            Err(error) if meaning(&error).is_elsewhere() => {
+            Err(error) if meaning(&error).is_redirection() => {
                 elsewhere.push(name.clone());
                 continue;
             }

@@ -6,15 +6,19 @@
 //! - [the rules](#the-rules-of-the-protocol), below
 //! - `mutants`: how each rule can be broken, for tests
 //! - `commands`: commands and replies as bytes
-//! - `node`: one node, over all its connections
+//! - `discovery`: where the master of a node is
+//! - `node`: one node, over its connections
 //! - `quorum`: all nodes, and all operations under way
 //! - `waiting`: threads and processes that wait for a lock
 //! - `calls`: one call each, from its beginning to its end
+//! - `cluster`: the map of a Redis Cluster, and how operations follow their keys
 #![doc = ""]
 #![doc = include_str!("rules.md")]
 
 pub(crate) mod calls;
+pub(crate) mod cluster;
 pub(crate) mod commands;
+pub(crate) mod discovery;
 pub(crate) mod mutants;
 pub(crate) mod node;
 pub(crate) mod quorum;

@@ -123,7 +123,7 @@ impl Deadline {
 
 /// The question to the nodes, which decides how their votes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ballot {
+pub(crate) enum Question {
     /// May I have it? A refusal is an answer.
     Acquire,
     /// Do I still have it (extend, release)? A refusal means "not held here".
@@ -246,16 +246,16 @@ impl Tally {
     /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With every vote counted, the
     /// verdict is certain.
     #[inline]
-    pub(crate) fn verdict(self, question: Ballot, nodes: usize) -> Option<Verdict> {
+    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let (quorum, spare) = (majority(nodes), spare(nodes));
         let sets = [self.granted, self.refused, self.failed];
         let [granted, refused, failed] = sets.map(NodeSet::len);
         let pending = nodes.saturating_sub(granted + refused + failed);
-        if question == Ballot::Answer && pending > 0 {
+        if question == Question::Answer && pending > 0 {
             None
         } else if granted >= quorum {
             Some(Verdict::Yes)
-        } else if question == Ballot::Held && refused > spare {
+        } else if question == Question::Held && refused > spare {
             Some(Verdict::No)
         } else if failed > spare {
             Some(Verdict::Unavailable)
@@ -263,9 +263,9 @@ impl Tally {
             None
         } else {
             match question {
-                Ballot::Acquire if granted + refused >= quorum => Some(Verdict::No),
-                Ballot::Held if refused + pending <= spare => Some(Verdict::Unavailable),
-                Ballot::Answer => Some(Verdict::Unavailable),
+                Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
+                Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Question::Answer => Some(Verdict::Unavailable),
                 _ => None,
             }
         }
@@ -411,7 +411,7 @@ mod tests {
                         let pending = nodes - answered - failed;
                         let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
 
-                        let acquire = tally.verdict(Ballot::Acquire, nodes);
+                        let acquire = tally.verdict(Question::Acquire, nodes);
                         let is = |found: Option<Verdict>, verdict| found == Some(verdict);
                         assert_eq!(is(acquire, Verdict::Yes), granted >= quorum, "{case}");
                         let too_few = failed > nodes - quorum;
@@ -419,7 +419,7 @@ mod tests {
                         let no = granted + pending < quorum && answered >= quorum;
                         assert_eq!(is(acquire, Verdict::No), no, "{case}");
 
-                        let held = tally.verdict(Ballot::Held, nodes);
+                        let held = tally.verdict(Question::Held, nodes);
                         assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
                         let lost = refused > nodes - quorum;
                         assert_eq!(is(held, Verdict::No), lost, "{case}");
@@ -432,14 +432,14 @@ mod tests {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
                         // All nodes are waited for.
-                        let answer = tally.verdict(Ballot::Answer, nodes);
+                        let answer = tally.verdict(Question::Answer, nodes);
                         let all = match granted >= quorum {
                             true => Verdict::Yes,
                             false => Verdict::Unavailable,
                         };
                         assert_eq!(answer, (pending == 0).then_some(all), "{case}");
                         // Certain means certain: no vote that may still arrive changes it.
-                        for question in [Ballot::Acquire, Ballot::Held] {
+                        for question in [Question::Acquire, Question::Held] {
                             let now = tally.verdict(question, nodes);
                             if now.is_none() || pending == 0 {
                                 continue;

@@ -12,9 +12,9 @@ use signal_hook::consts::{SIGCHLD, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::busy::{say_busy, say_waiting};
-use crate::job::Job;
+use crate::checked_arguments::Job;
 use crate::metrics::RunOutcome;
-use crate::plan::Continuer;
+use crate::run_plan::Continuer;
 use crate::signals::{ends_the_wait, handled};
 use crate::target::{Target, TargetKind};
 use crate::{End, failed, processes, report};

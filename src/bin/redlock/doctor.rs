@@ -8,7 +8,7 @@ use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 
 use crate::arguments::Doctor;
 use crate::print::{print, print_json};
-use crate::show::table;
+use crate::tables::table;
 use crate::target::Target;
 use crate::{End, FOUND, NO_PROCESS, failed, report};
 

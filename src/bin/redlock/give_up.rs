@@ -11,10 +11,10 @@ use redlock_sync::{Error, KeptLock, Lock, LostReason, NodeErrors, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
 
+use crate::checked_arguments::Job;
 use crate::child::boot_time;
-use crate::job::Job;
-use crate::show::shortened;
 use crate::signals::asks_to_end;
+use crate::tables::shortened;
 use crate::{End, LOST, processes, report};
 
 /// Between two tries to extend the lock for `--at-least`.

@@ -12,7 +12,7 @@ use redlock_sync::{Holder, Inspection, LockState, NodeState, Redlock};
 use crate::arguments::Inspect;
 use crate::explain::by_flag;
 use crate::print::{print, print_json};
-use crate::show::{held, labels, shortened, table, time};
+use crate::tables::{held, labels, shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};
 
 /// A clock that differs from this machine's by more milliseconds is shown.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::Last;
 use crate::print::{print, print_json};
-use crate::show::{milliseconds, shortened};
+use crate::tables::{milliseconds, shortened};
 use crate::{End, FOUND, failed};
 
 pub(crate) fn last(given: &Last, redlock: &Redlock) -> End {

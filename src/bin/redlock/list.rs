@@ -11,7 +11,7 @@ use crate::arguments::{LimitArgs, List};
 use crate::explain::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
-use crate::show::{held, labels, milliseconds, table, time};
+use crate::tables::{held, labels, milliseconds, table, time};
 use crate::time::Time;
 use crate::{End, FOUND, UNAVAILABLE, failed, report};
 

@@ -1,8 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments (with time and job), exit, nodes (with files and explain), plan (with
-//! signals), run (whose helpers are acquire, once, child, exec, processes, terminal,
-//! give_up, and metrics with series), target, throttle, show, output, print, inspect, release, list, doctor, manual.
+//! To be read in this order: main, arguments (with time and checked_arguments), exit, nodes (with files and explain),
+//! run_plan (with signals), run (whose helpers are acquire, once_per, child, exec, processes, terminal,
+//! give_up, and metrics with series), target, throttle, tables, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -20,6 +20,7 @@ use output::{flush, report};
 mod acquire;
 mod arguments;
 mod busy;
+mod checked_arguments;
 #[cfg(target_os = "linux")]
 mod child;
 mod doctor;
@@ -30,7 +31,6 @@ mod files;
 #[cfg(target_os = "linux")]
 mod give_up;
 mod inspect;
-mod job;
 mod label;
 mod last;
 mod list;
@@ -39,10 +39,8 @@ mod manual;
 mod metrics;
 mod nodes;
 #[cfg(target_os = "linux")]
-mod once;
+mod once_per;
 mod output;
-#[cfg(target_os = "linux")]
-mod plan;
 mod print;
 #[cfg(target_os = "linux")]
 mod processes;
@@ -50,10 +48,12 @@ mod release;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
+mod run_plan;
+#[cfg(target_os = "linux")]
 mod series;
-mod show;
 #[cfg(target_os = "linux")]
 mod signals;
+mod tables;
 mod target;
 #[cfg(target_os = "linux")]
 mod terminal;
@@ -151,7 +151,7 @@ use run::run;
 
 #[cfg(not(target_os = "linux"))]
 fn run(
-    _: &job::Job,
+    _: &checked_arguments::Job,
     _: &redlock_sync::Redlock,
     _: &redlock_sync::Options,
     _: Option<&std::path::Path>,

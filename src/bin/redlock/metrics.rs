@@ -10,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::series::{Family, Series, SeriesKind};
+use crate::series::{MetricFamily, Series, SeriesKind};
 use crate::{End, UNAVAILABLE, report};
 
 /// From no wait to a night.
 const SECONDS: &[f64] = &[0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0];
 
-const FAMILIES: &[Family] = &[
+const FAMILIES: &[MetricFamily] = &[
     (
         "redlock_runs_total",
         SeriesKind::Counter,

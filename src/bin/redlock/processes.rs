@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpgrp};
 
-use crate::plan::Continuer;
+use crate::run_plan::Continuer;
 
 struct ProcessStatus {
     state: String,

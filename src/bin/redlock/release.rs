@@ -10,7 +10,7 @@ use crate::arguments::ReleaseArgs;
 use crate::inspect::{report_failures, report_url, shown};
 use crate::output::question;
 use crate::print::print;
-use crate::show::shortened;
+use crate::tables::shortened;
 use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
 
 /// Where the answer to the question comes from.

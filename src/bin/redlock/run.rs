@@ -25,15 +25,15 @@ use redlock_sync::{Error, KeptLock, Options, Redlock};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
 use crate::acquire::{Handlers, acquire, signals};
+use crate::checked_arguments::Job;
 use crate::child::{self, GuardProcess, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
-use crate::job::Job;
 use crate::metrics::{self, RunOutcome};
-use crate::once::{before_start, mark_done};
-use crate::plan::{
+use crate::once_per::{before_start, mark_done};
+use crate::processes;
+use crate::run_plan::{
     Act, EndReason, LeaseState, OnAsk, OnStop, RunPlan, TerminalOwner, UNNAMED, asked_beside_us,
 };
-use crate::processes;
 use crate::signals::{ASKING, is_handed_on};
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, environment, failed, report};

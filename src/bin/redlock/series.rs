@@ -18,18 +18,18 @@ pub(crate) enum SeriesKind {
 }
 
 /// A metric: its name, its kind, and its help text.
-pub(crate) type Family = (&'static str, SeriesKind, &'static str);
+pub(crate) type MetricFamily = (&'static str, SeriesKind, &'static str);
 
 /// The values of some metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    families: &'static [Family],
+    families: &'static [MetricFamily],
     /// By the name with all labels, as it is written.
     values: BTreeMap<String, f64>,
 }
 
 impl Series {
-    pub(crate) fn new(families: &'static [Family]) -> Series {
+    pub(crate) fn new(families: &'static [MetricFamily]) -> Series {
         Series {
             families,
             values: BTreeMap::new(),
@@ -116,7 +116,8 @@ impl Series {
             Err(error) => return Err(error),
         };
         for (key, value) in &self.values {
-            let gauge = |family: &&Family| family.1 == SeriesKind::Gauge && is_of(family, key);
+            let gauge =
+                |family: &&MetricFamily| family.1 == SeriesKind::Gauge && is_of(family, key);
             match self.families.iter().find(gauge) {
                 Some(_) => drop(all.values.insert(key.clone(), *value)),
                 None => *all.values.entry(key.clone()).or_default() += value,
@@ -169,7 +170,7 @@ fn key(name: &str, labels: &[(&str, &str)]) -> String {
     }
 }
 
-fn is_of((name, kind, _): &Family, key: &str) -> bool {
+fn is_of((name, kind, _): &MetricFamily, key: &str) -> bool {
     let base = key.split('{').next().unwrap_or(key);
     match (base.strip_prefix(name), kind) {
         (Some(part), SeriesKind::Counter | SeriesKind::Gauge) => part.is_empty(),

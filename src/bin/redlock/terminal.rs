@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stdin, stdout};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-use crate::{plan, processes};
+use crate::{processes, run_plan};
 
 /// The controlling terminal, if there is one.
 pub(crate) struct Terminal {
@@ -41,23 +41,25 @@ impl Terminal {
         self.file.is_some()
     }
 
-    pub(crate) fn state(&self) -> plan::TerminalOwner {
+    pub(crate) fn state(&self) -> run_plan::TerminalOwner {
         let Some(file) = &self.file else {
-            return plan::TerminalOwner::None;
+            return run_plan::TerminalOwner::None;
         };
         match tcgetpgrp(file) {
-            Err(_) => plan::TerminalOwner::None,
-            Ok(group) if group == self.group => plan::TerminalOwner::Commands,
-            Ok(group) if group == getpgrp() => plan::TerminalOwner::Ours,
-            Ok(group) if processes::is_started_beside_us(group) => plan::TerminalOwner::Siblings,
-            Ok(_) => plan::TerminalOwner::Others,
+            Err(_) => run_plan::TerminalOwner::None,
+            Ok(group) if group == self.group => run_plan::TerminalOwner::Commands,
+            Ok(group) if group == getpgrp() => run_plan::TerminalOwner::Ours,
+            Ok(group) if processes::is_started_beside_us(group) => {
+                run_plan::TerminalOwner::Siblings
+            }
+            Ok(_) => run_plan::TerminalOwner::Others,
         }
     }
 
     /// COMMAND begins, or goes on: it gets the terminal if it should have it and it is ours to give.
     pub(crate) fn offer(&self) {
         if self.wanted
-            && self.state() == plan::TerminalOwner::Ours
+            && self.state() == run_plan::TerminalOwner::Ours
             && let Some(file) = &self.file
         {
             let _ = tcsetpgrp(file, self.group);
@@ -78,7 +80,7 @@ impl Terminal {
 
     /// COMMAND has stopped or ended. Returns whether it had the terminal.
     pub(crate) fn take_back(&self) -> bool {
-        let had = self.state() == plan::TerminalOwner::Commands;
+        let had = self.state() == run_plan::TerminalOwner::Commands;
         if had && let Some(file) = &self.file {
             let _ = tcsetpgrp(file, getpgrp());
         }

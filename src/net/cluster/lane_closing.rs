@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE};
 use crate::net::driver::driver::Driver;
 #[cfg(feature = "cli")]
-use crate::protocol::calls::owed_releases::OwedTask;
-use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::cluster::owed_releases::OwedTask;
+use crate::protocol::cluster::redirect::Redirect;
 use crate::protocol::node::debt::Debt;
 #[cfg(feature = "cli")]
 use crate::values::arithmetic::NodeSet;
@@ -37,7 +37,7 @@ impl Drop for UsedLanes {
             return;
         }
         let left = lock(&self.left);
-        let (is_closed, behind) = (left.owed.is_closed(), left.lanes.len() / MAX_AT_ONCE);
+        let (is_closed, behind) = (left.releases.is_closed(), left.lanes.len() / MAX_AT_ONCE);
         drop(left);
         if is_closed {
             let times = u32::try_from(3 + behind).unwrap_or(u32::MAX);
@@ -49,7 +49,7 @@ impl Drop for UsedLanes {
 impl Lanes {
     /// Ends all lanes that no lock uses: the client has ended.
     pub(crate) fn close(&self) {
-        lock(&self.left).owed.close(clock::instant());
+        lock(&self.left).releases.close(clock::instant());
         self.keep(&[], self.changes());
         let refilled = lock(&self.refilled).take_all();
         drop(refilled);
@@ -91,19 +91,19 @@ impl Lanes {
 
     /// Hands the debts of a lane that is closed to the servers that have the keys now (rule R45).
     fn hand_over(&self, lane: &Driver) {
-        let nodes = lane.nodes();
-        let is_closed = lock(&self.left).owed.is_closed();
+        let executor = lane.executor();
+        let is_closed = lock(&self.left).releases.is_closed();
         // After the end of the client a thread may still be connecting to these servers, for the slots that all of them have.
-        let leads_to = |slot| nodes.places().iter().all(|place| place.leads_to(slot));
+        let leads_to = |slot| executor.places().iter().all(|place| place.leads_to(slot));
         let goes = |debt: &Debt| !is_closed || !leads_to(self.slot(&debt.key.resource));
-        let owed = nodes.state().core.take_owed(goes);
+        let owed = executor.state().core.take_debts(goes);
         if is_closed {
-            return self.release(owed);
+            return self.send_debts(owed);
         }
         for (node, debt) in owed {
             // If that fails, the lane to the server owes it.
             let slot = self.slot(&debt.key.resource);
-            let op = Redirect::owed(node, debt, slot, clock::instant()).op();
+            let op = Redirect::of_debt(node, debt, slot, clock::instant()).op();
             self.lane(slot).driver.run(op.only_write(true));
         }
     }
@@ -124,14 +124,14 @@ impl Lanes {
     pub(crate) fn wait_or_send(&self, time: Duration) -> bool {
         let now = clock::instant();
         let mut left = lock(&self.left);
-        let task = match left.owed.is_running() {
+        let task = match left.releases.is_running() {
             true => OwedTask::End,
-            false => left.owed.next(now),
+            false => left.releases.next(now),
         };
         drop(left);
         match task {
             OwedTask::Send(release) => {
-                guarded(|| self.deliver(release));
+                guarded(|| self.send_release(release));
                 false
             }
             OwedTask::Wait(until) => {
@@ -145,7 +145,7 @@ impl Lanes {
     /// The nodes whose releases are still to be sent on.
     #[cfg(feature = "cli")]
     pub(crate) fn owed_nodes(&self) -> NodeSet {
-        lock(&self.left).owed.nodes()
+        lock(&self.left).releases.nodes()
     }
 }
 
@@ -153,7 +153,7 @@ impl Lanes {
 mod tests {
     use super::*;
     use crate::net::cluster::lanes::Lane;
-    use crate::net::driver::nodes::Nodes;
+    use crate::net::driver::executor::Executor;
     use crate::net::driver::observe::Observer;
     use crate::net::driver::shared::Shared;
     use crate::settings::into_node::IntoNodes;
@@ -172,14 +172,14 @@ mod tests {
     fn a_hundred_lanes_that_end_at_once_are_closed_by_a_few_threads() {
         let node = "redis+cluster://127.0.0.1:1".into_nodes().unwrap();
         let options = Options::default().node_timeout(Duration::from_millis(200));
-        let nodes = Nodes::new(node, &options, Observer::default());
-        let base = Arc::new(Lane::only(Shared::new(nodes)));
+        let executor = Executor::new(node, &options, Observer::default());
+        let base = Arc::new(Lane::only(Shared::new(executor)));
         let lanes = Lanes::new(&base, &options).unwrap();
         let all: Vec<Arc<Lane>> = (0..100).map(|_| lanes.add_unused()).collect();
         // A thread leads, and so it takes a node timeout to close the lane.
         for lane in &all {
-            let nodes = lane.driver.nodes();
-            assert!(nodes.take_lead(&mut nodes.state()).is_some());
+            let executor = lane.driver.executor();
+            assert!(executor.take_lead(&mut executor.state()).is_some());
         }
         drop(all);
         let until = clock::instant() + Duration::from_secs(60);

@@ -1,18 +1,18 @@
 //! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and
-//! [`Owed`](crate::protocol::calls::owed_releases::Owed) decide.
+//! [`OwedReleases`](crate::protocol::cluster::owed_releases::OwedReleases) decide.
 
 use std::sync::Arc;
 
-use crate::errors::elsewhere::{Elsewhere, Hint};
+use crate::errors::redirection::{Hint, Redirection};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
+use crate::net::discovery::deployment::Place;
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader_thread::Caller;
+use crate::net::driver::leadership::Caller;
 use crate::net::driver::renewal_threads::{Round, StillKept, run_kept};
 use crate::net::driver::timetable::DueRenewals;
-use crate::net::place::deployment::Place;
-use crate::protocol::calls::lane_choice;
-use crate::protocol::calls::owed_releases::{OwedRelease, OwedTask};
-use crate::protocol::calls::redirect::Redirect;
+use crate::protocol::cluster::lane_choice;
+use crate::protocol::cluster::owed_releases::{OwedRelease, OwedTask};
+use crate::protocol::cluster::redirect::Redirect;
 use crate::protocol::commands::script::Action;
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
@@ -41,7 +41,7 @@ impl Lanes {
     /// on, another lane has acquired the lock. The end of the lock need not go behind it there (rule R7): only the acquire on one
     /// node is sent on, and once that has granted it, nothing of it is on its way.
     pub(crate) fn send(&self, op: Op) -> (Answer, Option<Arc<Lane>>) {
-        let lane = self.of(&op.key.resource);
+        let lane = self.lane_of_resource(&op.key.resource);
         self.refills(&op, &lane);
         let answer = lane.driver.run(op.clone());
         let (answer, _) = self.follow(&lane.driver, op, answer);
@@ -52,7 +52,7 @@ impl Lanes {
     /// now: those that had it before may answer nothing, and where the other nodes are enough, no redirect is followed.
     pub(super) fn renew(&self, own: &Driver, round: Round) -> DueRenewals {
         let rounds = round.by(|resource| {
-            let (slot, places) = (self.slot(resource), own.nodes().places());
+            let (slot, places) = (self.slot(resource), own.executor().places());
             let is_there = places.iter().all(|place| place.leads_to(slot));
             (!is_there).then(|| self.lane(slot))
         });
@@ -99,8 +99,8 @@ impl Lanes {
         let refilled = lock(&self.refilled).take(&op.key.token);
         let (answer, last) = self.follow(&began.driver, op.clone(), answer);
         // Once the program has ended, its connections are not made anew for that.
-        let is_closed = lock(&self.left).owed.is_closed();
-        let now = (!is_closed).then(|| self.of(&op.key.resource));
+        let is_closed = lock(&self.left).releases.is_closed();
+        let now = (!is_closed).then(|| self.lane_of_resource(&op.key.resource));
         let was_sent = |lane: &Arc<Lane>| lane == began || last.as_ref() == Some(lane);
         let acquired = std::iter::once(acquired.clone()).chain(refilled);
         for lane in lane_choice::behind(acquired, now, was_sent) {
@@ -172,17 +172,20 @@ impl Lanes {
             self.learn(from, slot, said.filter(|(_, answer)| answer.concerns(slot)));
         }
         let all = redirected.into_iter();
-        self.owe(all.map(|one| ((one.node, one.debt), Some(one.answer))));
+        self.queue_releases(all.map(|one| ((one.node, one.debt), Some(one.answer))));
     }
 
     /// Sends on the debts of locks that were given up, each with its node, in another thread.
-    pub(super) fn release(&self, releases: Vec<(usize, Debt)>) {
-        self.owe(releases.into_iter().map(|release| (release, None)));
+    pub(super) fn send_debts(&self, releases: Vec<(usize, Debt)>) {
+        self.queue_releases(releases.into_iter().map(|release| (release, None)));
     }
 
     /// `releases`: each with its node, and with the answer of the server that has redirected it, if one has.
-    fn owe(&self, releases: impl Iterator<Item = ((usize, Debt), Option<Box<Elsewhere>>)>) {
-        let owed = &mut lock(&self.left).owed;
+    fn queue_releases(
+        &self,
+        releases: impl Iterator<Item = ((usize, Debt), Option<Box<Redirection>>)>,
+    ) {
+        let owed = &mut lock(&self.left).releases;
         for (release, answer) in releases {
             let slot = self.slot(&release.1.key.resource);
             owed.add(release, slot, answer.as_deref(), clock::instant());
@@ -191,7 +194,7 @@ impl Lanes {
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
             return;
         };
-        if start_thread("redlock-moved", move || lanes.send_owed()).is_err() {
+        if start_thread("redlock-moved", move || lanes.send_releases()).is_err() {
             // The next release starts one.
             owed.deserted();
         }
@@ -200,7 +203,7 @@ impl Lanes {
     /// Whether a server reported that another one has the operation's key.
     fn is_redirected(&self, op: &Op, answer: &Answer) -> bool {
         !answer.remarks.causes.is_empty()
-            && Redirect::of(answer, self.slot(&op.key.resource))
+            && Redirect::redirections_in(answer, self.slot(&op.key.resource))
                 .next()
                 .is_some()
     }
@@ -208,7 +211,7 @@ impl Lanes {
     /// An operation that servers of this lane have redirected.
     fn redirect(&self, from: &Driver, op: Op, answer: &Answer) -> Redirect {
         let slot = self.slot(&op.key.resource);
-        let nodes = from.nodes().places().len();
+        let nodes = from.executor().places().len();
         let until = clock::instant() + 2 * self.node_timeout();
         let time = (answer.begun, until);
         Redirect::waited(op, slot, nodes, time)
@@ -244,7 +247,11 @@ impl Lanes {
     /// Records where servers of this lane reported an operation's slot to be.
     fn learn_of(&self, from: &Driver, redirect: &Redirect, answer: &Answer) {
         let slot = redirect.slot();
-        self.learn(from.nodes().places(), slot, Redirect::of(answer, slot));
+        self.learn(
+            from.executor().places(),
+            slot,
+            Redirect::redirections_in(answer, slot),
+        );
     }
 
     /// Records where servers reported the slot to be. The maps are asked for if that is not in them.
@@ -252,19 +259,19 @@ impl Lanes {
         &self,
         places: &[Place],
         slot: u16,
-        said: impl Iterator<Item = (usize, &'a Elsewhere)>,
+        said: impl Iterator<Item = (usize, &'a Redirection)>,
     ) {
         let (mut has_moved, mut is_redirected) = (false, false);
-        for (node, elsewhere) in said {
-            if let (Hint::Moved(_, to), Some(place)) = (&elsewhere.hint, places.get(node)) {
-                has_moved |= place.moved(slot, &elsewhere.from, to);
+        for (node, redirection) in said {
+            if let (Hint::Moved(_, to), Some(place)) = (&redirection.hint, places.get(node)) {
+                has_moved |= place.slot_moved(slot, &redirection.from, to);
                 is_redirected = true;
             }
             // The map has the owner's address.
-            has_moved |= matches!(elsewhere.hint, Hint::Nameless(_));
+            has_moved |= matches!(redirection.hint, Hint::Nameless(_));
         }
         if has_moved || is_redirected && self.has_left_question() {
-            self.moved(slot);
+            self.slot_moved(slot);
         }
     }
 
@@ -288,14 +295,14 @@ impl Lanes {
     }
 
     /// Sends releases on until none is left.
-    fn send_owed(&self) {
+    fn send_releases(&self) {
         let mut left = lock(&self.left);
         loop {
-            left = match left.owed.next(clock::instant()) {
+            left = match left.releases.next(clock::instant()) {
                 OwedTask::Send(release) => {
                     drop(left);
                     // A panic leaves this release to the ttl of its key, and no other.
-                    guarded(|| self.deliver(release));
+                    guarded(|| self.send_release(release));
                     lock(&self.left)
                 }
                 OwedTask::Wait(until) => wait_until(&self.left_changed, left, until),
@@ -305,17 +312,17 @@ impl Lanes {
     }
 
     /// Sends a release to the server that has the key.
-    pub(super) fn deliver(&self, release: OwedRelease) {
+    pub(super) fn send_release(&self, release: OwedRelease) {
         let slot = release.slot();
-        let (lane, op) = lane_choice::LaneSource::owed(&mut { self }, &release);
+        let (lane, op) = lane_choice::LaneSource::lane_of_release(&mut { self }, &release);
         let answer = lane.driver.run(op);
         let places = lane.places();
-        self.learn(places, slot, Redirect::of(&answer, slot));
+        self.learn(places, slot, Redirect::redirections_in(&answer, slot));
         lane_choice::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
         let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
         let mut left = lock(&self.left);
-        left.owed.answered(release, &answer, is_there, now);
+        left.releases.answered(release, &answer, is_there, now);
     }
 }

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::{NodeError, NodeErrors};
+use crate::net::discovery::cluster_servers::ClusterServers;
+use crate::net::discovery::deployment::Place;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
-use crate::net::place::cluster_servers::ClusterServers;
-use crate::net::place::deployment::Place;
-use crate::protocol::calls::lane_choice::{self, CandidateLane};
-use crate::protocol::calls::owed_releases::Owed;
-use crate::protocol::calls::refilled::Refilled;
+use crate::protocol::cluster::lane_choice::{self, CandidateLane};
+use crate::protocol::cluster::map_refreshes::Refreshes;
+use crate::protocol::cluster::owed_releases::OwedReleases;
+use crate::protocol::cluster::refilled_locks::RefilledLocks;
 use crate::protocol::commands::slots::{self, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::known_server::{Connected, KnownServer};
-use crate::protocol::node::map_refreshes::Refreshes;
 use crate::settings::options::Options;
 use crate::values::arithmetic::spare;
 use crate::values::clock;
@@ -46,7 +46,7 @@ impl Lane {
     }
 
     pub(super) fn places(&self) -> &[Place] {
-        self.driver.nodes().places()
+        self.driver.executor().places()
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Lanes {
     /// When the maps are asked for again.
     refreshes: Mutex<Refreshes>,
     /// The lanes over which locks were set again.
-    pub(super) refilled: Mutex<Refilled<Arc<Lane>>>,
+    pub(super) refilled: Mutex<RefilledLocks<Arc<Lane>>>,
     pub(super) left: Mutex<Left>,
     /// Notified when more releases are left, and when nothing is.
     pub(super) left_changed: Condvar,
@@ -138,7 +138,7 @@ struct KnownLanes {
 #[derive(Default)]
 pub(super) struct Left {
     /// The releases that follow their keys without a caller.
-    pub(super) owed: Owed,
+    pub(super) releases: OwedReleases,
     /// The lanes that nothing uses any longer and that no thread closes yet.
     pub(super) lanes: Vec<Arc<Driver>>,
     /// How many threads close lanes, which may add releases.
@@ -148,7 +148,7 @@ pub(super) struct Left {
 impl Left {
     /// Whether threads send releases on, or close lanes.
     pub(super) fn is_any(&self) -> bool {
-        self.closing > 0 || self.owed.is_running()
+        self.closing > 0 || self.releases.is_running()
     }
 }
 
@@ -189,7 +189,7 @@ impl Lanes {
             return lane.clone();
         }
         drop(known);
-        let until = clock::instant() + self.base.driver.nodes().timeouts.connect;
+        let until = clock::instant() + self.base.driver.executor().timeouts.connect;
         for cluster in self.clusters() {
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
         }
@@ -207,7 +207,7 @@ impl Lanes {
     }
 
     fn add(&self, known: &mut KnownLanes, places: Vec<Place>) -> Arc<Lane> {
-        let (nodes, own) = (self.base.driver.nodes(), self.own.clone());
+        let (nodes, own) = (self.base.driver.executor(), self.own.clone());
         let nodes = nodes.to(places, &self.options, Box::new(own));
         let lane = Arc::new(Lane {
             shared: Shared::new(nodes),
@@ -221,8 +221,8 @@ impl Lanes {
 
     /// Records that a slot has moved. Others may have: another thread asks for the maps again, and ends lanes without
     /// slots.
-    pub(crate) fn moved(&self, slot: u16) {
-        let starts = lock(&self.refreshes).moved();
+    pub(crate) fn slot_moved(&self, slot: u16) {
+        let starts = lock(&self.refreshes).request();
         let Some(lanes) = self.this().filter(|_| starts) else {
             return;
         };
@@ -252,7 +252,7 @@ impl Lanes {
             });
             let all = asked.unwrap_or(false);
             // A program that has ended is not kept waiting.
-            let is_enough = all || lock(&self.left).owed.is_closed();
+            let is_enough = all || lock(&self.left).releases.is_closed();
             lock(&self.refreshes).answered(is_enough);
         }
     }
@@ -286,7 +286,7 @@ impl Lanes {
 
     /// Keeps what a lane that ends has learnt of servers.
     pub(super) fn remember(&self, lane: &Driver) {
-        let (nodes, state) = (lane.nodes().places().len(), lane.nodes().state());
+        let (nodes, state) = (lane.executor().places().len(), lane.executor().state());
         let record = |node| state.core.known_server(node).clone();
         let records: Vec<KnownServer> = (0..nodes).map(record).collect();
         drop(state);
@@ -323,7 +323,7 @@ impl Lanes {
     }
 
     /// The lane to the servers that own this resource.
-    pub(crate) fn of(&self, resource: &[u8]) -> Arc<Lane> {
+    pub(crate) fn lane_of_resource(&self, resource: &[u8]) -> Arc<Lane> {
         self.lane(self.slot(resource))
     }
 
@@ -358,7 +358,7 @@ impl Lanes {
     fn slots(&self) -> Vec<u16> {
         let mut slots = Vec::new();
         for cluster in self.clusters() {
-            cluster.look_up(0, self.base.driver.nodes().timeouts.connect);
+            cluster.look_up(0, self.base.driver.executor().timeouts.connect);
             slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
         }
         // If no server answers, connecting for slot 0 reports that.
@@ -406,7 +406,8 @@ impl OtherLanes for Weak<Lanes> {
         let mut records: Vec<KnownServer> = ended.filter_map(of_it).collect();
         drop(known);
         let used = used.iter();
-        records.extend(used.filter_map(|lane| of_it(lane.nodes().state().core.known_server(node))));
+        records
+            .extend(used.filter_map(|lane| of_it(lane.executor().state().core.known_server(node))));
         KnownServer::latest(&records)
     }
 }
@@ -444,7 +445,7 @@ impl lane_choice::LaneSource for &Lanes {
     }
 
     fn leads_elsewhere(&self, lane: &Arc<Lane>, node: usize, server: &Endpoint) -> bool {
-        lane.driver.nodes().leads_elsewhere(node, server)
+        lane.driver.executor().leads_elsewhere(node, server)
     }
 
     fn lead(&mut self, lane: &Arc<Lane>, node: usize, slot: u16) {
@@ -459,8 +460,8 @@ impl lane_choice::LaneSource for &Lanes {
         known.lanes.retain(|other| other != lane);
     }
 
-    fn owe(&mut self, debts: Vec<(usize, Debt)>) {
-        self.release(debts);
+    fn queue_debts(&mut self, debts: Vec<(usize, Debt)>) {
+        self.send_debts(debts);
     }
 }
 

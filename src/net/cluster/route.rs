@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
+use crate::net::discovery::cluster_servers::ClusterServers;
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader_thread::Caller;
+use crate::net::driver::leadership::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewal_threads::{Round, run_kept};
 use crate::net::driver::shared::Shared;
-use crate::net::place::cluster_servers::ClusterServers;
 use crate::protocol::calls::acquire::ASK;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::quorum::answer::Answer;
@@ -73,7 +73,7 @@ impl Route {
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, release: &Release) -> Answer {
-        let mut process = &*self.waiting;
+        let mut process = &*self.waiting_threads;
         let Submit { op, next } = release.submit(&mut process, Point::now);
         let handed_off = next.is_some();
         let answer = self.run_before(op, next);
@@ -83,7 +83,7 @@ impl Route {
     /// Starts a subscriber for each node that needs a subscription and has none.
     pub(crate) fn subscribe(&self) {
         let lanes = self.lanes();
-        self.waiting
+        self.waiting_threads
             .subscribe(&self.driver, move |driver: &Driver, op| {
                 drop(match lanes.upgrade() {
                     Some(lanes) => lanes.send(op).0,

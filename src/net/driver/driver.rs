@@ -26,17 +26,17 @@ use std::time::Instant;
 
 use crate::errors::node_errors::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};
-use crate::net::driver::confirmer;
-#[cfg(feature = "cli")]
-use crate::net::driver::confirmer::Confirmer;
-use crate::net::driver::leader_loop::Lead;
-use crate::net::driver::leader_thread::{Caller, Leader, Signal, Submitter};
-use crate::net::driver::nodes::{DriverState, Nodes, SOON};
+use crate::net::driver::executor::{DriverState, Executor, SOON};
+use crate::net::driver::leader_loop::LeaderLoop;
+use crate::net::driver::leadership::{Caller, LeaderState, Signal, Submitter};
 use crate::net::driver::races::{Race, race};
+use crate::net::driver::release_confirmer;
+#[cfg(feature = "cli")]
+use crate::net::driver::release_confirmer::Confirmer;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 #[cfg(feature = "cli")]
-use crate::protocol::quorum::{core::OwedTo, next::ThreadRole};
+use crate::protocol::quorum::{core::OwedTo, thread_step::ThreadRole};
 use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
 use crate::values::sync::{
@@ -77,18 +77,18 @@ pub(crate) struct Driver {
     /// The process that made the driver: after a fork the child must not touch the parent's sockets, nor a mutex that a
     /// thread may hold that does not exist in the child.
     process: u32,
-    nodes: Arc<Nodes>,
+    executor: Arc<Executor>,
     /// The number of threads that wait for an answer.
-    waiting: AtomicUsize,
+    waiting_callers: AtomicUsize,
 }
 
 impl Driver {
-    pub(crate) fn new(nodes: Nodes) -> Driver {
-        nodes.state().start_confirmer = confirmer::start;
+    pub(crate) fn new(executor: Executor) -> Driver {
+        executor.state().start_confirmer = release_confirmer::start;
         Driver {
             process: std::process::id(),
-            nodes: Arc::new(nodes),
-            waiting: AtomicUsize::new(0),
+            executor: Arc::new(executor),
+            waiting_callers: AtomicUsize::new(0),
         }
     }
 
@@ -97,8 +97,8 @@ impl Driver {
         self.process == std::process::id()
     }
 
-    pub(crate) fn nodes(&self) -> &Nodes {
-        &self.nodes
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.executor
     }
 
     /// Carries out `op` on all nodes.
@@ -119,22 +119,22 @@ impl Driver {
     ///
     /// Each node has `connect_timeout`. What follows takes a few node timeouts at most.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
-        let (began, all) = (clock::instant(), self.nodes.places().len());
-        let until = began + self.nodes.timeouts.connect;
-        let before = self.nodes.connect_now();
+        let (began, all) = (clock::instant(), self.executor.places().len());
+        let until = began + self.executor.timeouts.connect;
+        let before = self.executor.connect_now();
         let mut answer = self.run(Op::ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
-        let mut state = self.nodes.state();
+        let mut state = self.executor.state();
         while !state.core.has_tried(&before) && clock::instant() < until {
-            state = self.nodes.wait(state, until);
+            state = self.executor.wait(state, until);
         }
         // Nodes that were connected meanwhile are asked now.
         let come = state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
             drop(state);
             answer = self.run(Op::ping());
-            state = self.nodes.state();
+            state = self.executor.state();
         }
         let waited = clock::instant().saturating_duration_since(began);
         match answer.outcome {
@@ -146,8 +146,8 @@ impl Driver {
 
     fn answer(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let now = clock::instant();
-        let mut state = self.nodes.state();
-        if let Some(leader) = self.nodes.take_lead(&mut state) {
+        let mut state = self.executor.state();
+        if let Some(leader) = self.executor.take_lead(&mut state) {
             state.core.submit(op, Submitter::Leader, now);
             submit_behind(&mut state, next, now);
             return self.lead(leader, state, now, None);
@@ -157,7 +157,7 @@ impl Driver {
             .core
             .submit(op, Submitter::Waiter(waiter.clone()), now);
         submit_behind(&mut state, next, now);
-        self.nodes.submitted(&state);
+        self.executor.submitted(&state);
         drop(state);
         self.follow(&waiter)
     }
@@ -176,16 +176,16 @@ impl Driver {
     /// Submits operations, which are carried out together as far as they can be. This thread must
     /// [collect](Driver::collect) the answers, since it may be made to lead.
     pub(crate) fn submit(&self, ops: impl IntoIterator<Item = Op>) -> Vec<Arc<Caller>> {
-        let mut state = self.nodes.state();
+        let mut state = self.executor.state();
         let ops = ops.into_iter();
         let waiters = ops.map(|op| submit(&mut state, op)).collect();
-        self.nodes.submitted(&state);
+        self.executor.submitted(&state);
         waiters
     }
 
     /// The answers to the operations of `waiters`, in their order.
     pub(crate) fn collect(&self, waiters: &[Arc<Caller>]) -> Vec<Answer> {
-        let mut state = self.nodes.state();
+        let mut state = self.executor.state();
         // While no thread leads, no thread delivers answers that become certain.
         if state.has_no_leader() {
             let answers = std::mem::take(&mut state.core.answers);
@@ -198,8 +198,8 @@ impl Driver {
             && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
         {
             let next = next.clone();
-            if let Some(leader) = self.nodes.take_lead(&mut state) {
-                next.lead(leader);
+            if let Some(leader) = self.executor.take_lead(&mut state) {
+                next.make_leader(leader);
             }
         }
         drop(state);
@@ -213,19 +213,22 @@ impl Driver {
 
     /// Waits for the answer, or leads until it arrives.
     fn follow(&self, waiter: &Arc<Caller>) -> Answer {
-        let others = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
+        let others = self.waiting_callers.fetch_add(1, Ordering::Relaxed);
+        let is_soon = self.executor.places().len() <= FEW_NODES || others >= MANY_WAIT;
         let turn = match is_soon {
             true => self.wait_awake(waiter),
             false => None,
         };
         let turn = turn.unwrap_or_else(|| waiter.wait());
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_callers.fetch_sub(1, Ordering::Relaxed);
         match turn {
             Signal::Answered(answer) => answer,
-            Signal::Leads(leader) => {
-                self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter))
-            }
+            Signal::Leads(leader) => self.lead(
+                leader,
+                self.executor.state(),
+                clock::instant(),
+                Some(waiter),
+            ),
         }
     }
 
@@ -233,11 +236,11 @@ impl Driver {
     fn wait_awake(&self, waiter: &Arc<Caller>) -> Option<Signal> {
         waiter.set_awake(true);
         for _ in 0..YIELDS {
-            if let Some(turn) = waiter.take_turn() {
+            if let Some(turn) = waiter.take_signal() {
                 return Some(turn);
             }
-            if self.nodes.is_lead_vacant()
-                && let Some(lead) = self.take_lead(waiter, true)
+            if self.executor.is_lead_vacant()
+                && let Some(lead) = self.try_to_lead(waiter, true)
             {
                 return Some(lead);
             }
@@ -248,14 +251,14 @@ impl Driver {
             return None;
         }
         // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
-        self.take_lead(waiter, false)
+        self.try_to_lead(waiter, false)
     }
 
     /// The lead, if no thread leads and this one has no answer yet. (A leader that has just left may be delivering it.)
-    fn take_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
-        let mut state = self.nodes.state();
+    fn try_to_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
+        let mut state = self.executor.state();
         if race(Race::UnmarkAfterLook) {
-            let lead = self.nodes.take_lead(&mut state);
+            let lead = self.executor.take_lead(&mut state);
             drop(state);
             waiter.set_awake(stays_awake);
             return lead.map(Signal::Leads);
@@ -265,7 +268,7 @@ impl Driver {
         if !state.has_no_leader() || !waits {
             return None;
         }
-        self.nodes.take_lead(&mut state).map(Signal::Leads)
+        self.executor.take_lead(&mut state).map(Signal::Leads)
     }
 
     /// Logs the votes that an answer rests on. Called in the thread that asked, when others can go on: a logger may
@@ -277,23 +280,23 @@ impl Driver {
         let resource = resource.filter(|name| !name.is_empty());
         // Not every operation is about a lock.
         let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
-        let name = |node| format!("{of}{}", self.nodes.name(node));
+        let name = |node| format!("{of}{}", self.executor.name(node));
         let lock = Unquoted(resource.unwrap_or_default());
         for node in answer.tally.granted.iter() {
-            say!(trace, node:% = self.nodes.name(node), lock:% = lock, vote = "yes"; "{}: yes", name(node));
+            say!(trace, node:% = self.executor.name(node), lock:% = lock, vote = "yes"; "{}: yes", name(node));
         }
         for node in answer.tally.refused.iter() {
-            say!(trace, node:% = self.nodes.name(node), lock:% = lock, vote = "no"; "{}: no", name(node));
+            say!(trace, node:% = self.executor.name(node), lock:% = lock, vote = "no"; "{}: no", name(node));
         }
         for (node, cause) in &answer.remarks.causes {
-            say!(trace, node:% = self.nodes.name(*node), lock:% = lock, vote = "failed"; "{}: {cause}", name(*node));
+            say!(trace, node:% = self.executor.name(*node), lock:% = lock, vote = "failed"; "{}: {cause}", name(*node));
         }
     }
 
     /// Leads until the answer to the operation of `waiter` arrives, or without one, to the leader's own operation.
     fn lead<'a>(
         &'a self,
-        leader: Box<Leader>,
+        leader: Box<LeaderState>,
         mut state: MutexGuard<'a, DriverState>,
         mut now: Instant,
         waiter: Option<&Arc<Caller>>,
@@ -302,7 +305,7 @@ impl Driver {
             // The threads that were answered last submit again within microseconds: let them come along.
             drop(state);
             thread::yield_now();
-            state = self.nodes.state();
+            state = self.executor.state();
             now = clock::instant();
         }
         let is_own = |submitter: &Submitter| match waiter {
@@ -310,8 +313,8 @@ impl Driver {
             Some(waiter) => submitter.is(waiter),
         };
         let mut own = None;
-        let mut lead = Lead {
-            nodes: &self.nodes,
+        let mut lead = LeaderLoop {
+            executor: &self.executor,
             leader: Some(leader),
         };
         let state = lead.run(state, now, |answers| {
@@ -334,13 +337,13 @@ impl Driver {
         time: Duration,
         go_on: &mut dyn FnMut() -> bool,
     ) -> bool {
-        let (began, try_time) = (clock::instant(), self.nodes.timeouts.connect);
-        self.nodes.connect_now();
+        let (began, try_time) = (clock::instant(), self.executor.timeouts.connect);
+        self.executor.connect_now();
         let mut here: Option<Confirmer> = None;
         loop {
-            let mut state = self.nodes.state();
+            let mut state = self.executor.state();
             let now = clock::instant();
-            let most = match state.core.owed(others) {
+            let most = match state.core.who_is_owed(others) {
                 OwedTo::Few => return true,
                 OwedTo::Many => time,
                 OwedTo::Absent => time.min(try_time),
@@ -350,12 +353,12 @@ impl Driver {
             }
             // The thread that confirms releases could not be started: this one does its work.
             if state.core.starts_confirmer(ThreadRole::Leader) {
-                here = Some(Confirmer::new(&self.nodes));
+                here = Some(Confirmer::new(&self.executor));
             }
             let latest = now + LOOK;
             drop(match &mut here {
-                Some(confirmer) => confirmer.step(&self.nodes, state, Some(latest)),
-                None => self.nodes.wait(state, latest),
+                Some(confirmer) => confirmer.step(&self.executor, state, Some(latest)),
+                None => self.executor.wait(state, latest),
             });
             here = here.filter(|confirmer| !confirmer.ended);
             if !go_on() {
@@ -367,20 +370,20 @@ impl Driver {
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
     /// have one node timeout. This thread waits for that, since the program may end right after this.
     pub(crate) fn close(&self) {
-        self.close_within(self.nodes.timeouts.node);
+        self.close_within(self.executor.timeouts.node);
     }
 
     /// Closes the nodes, and waits for this time.
     pub(crate) fn close_within(&self, time: Duration) {
         let now = clock::instant();
         let until = now + time;
-        let mut state = self.nodes.state();
+        let mut state = self.executor.state();
         state.core.close(now, time);
-        self.nodes.announce(&mut state);
+        self.executor.announce(&mut state);
         loop {
-            if let Some(leader) = self.nodes.take_lead(&mut state) {
-                let mut lead = Lead {
-                    nodes: &self.nodes,
+            if let Some(leader) = self.executor.take_lead(&mut state) {
+                let mut lead = LeaderLoop {
+                    executor: &self.executor,
                     leader: Some(leader),
                 };
                 state = lead.run(state, clock::instant(), |_| false);
@@ -393,7 +396,7 @@ impl Driver {
             if clock::instant() > until {
                 return;
             }
-            state = self.nodes.wait(state, clock::instant() + SOON);
+            state = self.executor.wait(state, clock::instant() + SOON);
         }
     }
 }

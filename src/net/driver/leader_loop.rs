@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::net::driver::leader_thread::{Caller, Leader, Submitter};
-use crate::net::driver::nodes::{DriverState, Nodes};
+use crate::net::driver::executor::{DriverState, Executor};
+use crate::net::driver::leadership::{Caller, LeaderState, Submitter};
 use crate::net::driver::races::{Race, race};
 use crate::protocol::quorum::answer::Answer;
-use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::values::clock;
 use crate::values::sync::MutexGuard;
 
 /// A thread's time as the leader. However it ends, another thread can lead after it.
-pub(super) struct Lead<'a> {
-    pub(super) nodes: &'a Arc<Nodes>,
-    pub(super) leader: Option<Box<Leader>>,
+pub(super) struct LeaderLoop<'a> {
+    pub(super) executor: &'a Arc<Executor>,
+    pub(super) leader: Option<Box<LeaderState>>,
 }
 
-impl<'a> Lead<'a> {
+impl<'a> LeaderLoop<'a> {
     /// Carries out what the core returns. `done` gets the answers, and returns whether the leader's own is among them:
     /// then this returns as soon as it would have to wait, or to send for others. Also returns if nothing is left to
     /// do.
@@ -27,7 +27,7 @@ impl<'a> Lead<'a> {
         mut now: Instant,
         mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
     ) -> MutexGuard<'a, DriverState> {
-        let (nodes, Some(leader)) = (self.nodes, &mut self.leader) else {
+        let (executor, Some(leader)) = (self.executor, &mut self.leader) else {
             return state;
         };
         let mut ended = done(&mut leader.answers);
@@ -38,16 +38,16 @@ impl<'a> Lead<'a> {
                 take_all(&mut leader.answers, &mut state.core.answers);
                 ended |= done(&mut leader.answers);
             }
-            nodes.announce(&mut state);
+            executor.announce(&mut state);
             let can_end = match next {
-                Next::Finished => return state,
+                ThreadStep::Finished => return state,
                 // The thread could not be started, or has ended at once. The next operation starts another one.
-                Next::StartConfirmer if confirmer_tried => {
+                ThreadStep::StartConfirmer if confirmer_tried => {
                     state.core.deserted(ThreadRole::Confirmer, now);
                     return state;
                 }
-                Next::Send { .. } => state.core.longest_waiting().is_some(),
-                Next::Recv { until, .. } | Next::Wait { until } => until > now,
+                ThreadStep::Send { .. } => state.core.longest_waiting().is_some(),
+                ThreadStep::Recv { until, .. } | ThreadStep::Wait { until } => until > now,
                 _ => false,
             };
             if ended && can_end {
@@ -56,22 +56,22 @@ impl<'a> Lead<'a> {
             if !leader.answers.is_empty() {
                 drop(state);
                 leader.deliver();
-                state = nodes.state();
-                if let Next::Wait { .. } = next {
+                state = executor.state();
+                if let ThreadStep::Wait { .. } = next {
                     // Something may have been submitted meanwhile.
                     now = clock::instant();
                     continue;
                 }
             }
             (state, now) = match next {
-                Next::StartConfirmer => {
+                ThreadStep::StartConfirmer => {
                     confirmer_tried = true;
                     let start_confirmer = state.start_confirmer;
                     drop(state);
-                    start_confirmer(nodes);
-                    (nodes.state(), clock::instant())
+                    start_confirmer(executor);
+                    (executor.state(), clock::instant())
                 }
-                next => nodes.carry_out(
+                next => executor.carry_out(
                     ThreadRole::Leader,
                     &mut leader.connections,
                     state,
@@ -92,12 +92,12 @@ impl<'a> Lead<'a> {
             // Delivered before the threads find the lead vacant, and look in vain.
             drop(state);
             leader.deliver();
-            state = self.nodes.state();
+            state = self.executor.state();
         }
         let stale = race(Race::StaleAwake).then(|| next_is_awake(&state));
         if stale.is_some() {
             drop(state);
-            state = self.nodes.state();
+            state = self.executor.state();
         }
         // Together with answers that have become certain meanwhile.
         take_all(&mut leader.answers, &mut state.core.answers);
@@ -114,32 +114,32 @@ impl<'a> Lead<'a> {
             Some(Submitter::Waiter(next)) if is_asleep(next) => Some((next.clone(), leader)),
             _ => {
                 state.after_group |= is_group;
-                self.nodes.leave_lead(&mut state, leader);
+                self.executor.leave_lead(&mut state, leader);
                 None
             }
         };
         let logs = !state.core.events.is_empty();
         drop(state);
         if let Some((next, leader)) = next {
-            next.lead(leader);
+            next.make_leader(leader);
         }
         for (submitter, answer) in answers {
             submitter.deliver(answer);
         }
         if logs {
-            self.nodes.log_behind();
+            self.executor.log_behind();
         }
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for LeaderLoop<'_> {
     /// Ends the lead after a panic, which only a bug can cause.
     fn drop(&mut self) {
         if race(Race::PanicKeepsLead) {
             self.leader = None;
         }
         if let Some(leader) = &mut self.leader {
-            let mut state = self.nodes.state();
+            let mut state = self.executor.state();
             drop(state.disconnect(leader));
             if !race(Race::PanicIsIgnored) {
                 state.core.deserted(ThreadRole::Leader, clock::instant());

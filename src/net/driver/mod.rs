@@ -5,11 +5,11 @@
 //! - `races`: mistakes that can be made on purpose, for tests
 //! - `observe`: events for the program
 //! - `node_log`: the log lines of nodes, and the observer's events
-//! - `leader_thread`: the leading thread, and those that wait for it
+//! - `leadership`: the leading thread, and those that wait for it
 //! - `other_lanes`: the other connections to servers of the same nodes
-//! - `nodes`: one step of the leader, with its sockets (`workers`: the threads that connect)
+//! - `executor`: one step of the leader, with its sockets (`workers`: the threads that connect)
 //! - `leader_loop`: the leader's loop, and which thread leads next
-//! - `confirmer`: the thread that confirms releases
+//! - `release_confirmer`: the thread that confirms releases
 //! - `driver`: how operations are submitted, and how the threads wait that do not lead
 //! - `subscription`: a connection over which a node notifies this process
 //! - `waiting_threads`: how threads wait for a lock
@@ -18,15 +18,15 @@
 //! - `renewal_threads`: the threads of kept locks
 //! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
-mod confirmer;
 pub(crate) mod driver;
+pub(crate) mod executor;
 mod leader_loop;
-pub(crate) mod leader_thread;
+pub(crate) mod leadership;
 pub(crate) mod node_log;
-pub(crate) mod nodes;
 pub(crate) mod observe;
 pub(crate) mod other_lanes;
 pub(crate) mod races;
+mod release_confirmer;
 pub(crate) mod renewal;
 pub(crate) mod renewal_threads;
 pub(crate) mod shared;

@@ -9,8 +9,8 @@ use crate::errors::shown::{Shown, Unquoted};
 use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};
 use crate::protocol::commands::dialect::Lack;
-use crate::protocol::commands::node_queue::NotALock;
-use crate::protocol::node::event::NodeEvent;
+use crate::protocol::commands::lock_info::NotALock;
+use crate::protocol::node::node_events::NodeEvent;
 use crate::protocol::node::notice::Notice;
 
 /// Logs an event. `guarded`: whether a server that may have forgotten locks gives no votes.

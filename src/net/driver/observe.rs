@@ -217,7 +217,7 @@ impl Observer {
     }
 
     /// Notifies of the end of a lock. If another thread is just notifying of its loss, that thread does it.
-    pub(crate) fn ended(&self, lease: &Mutex<Lease>, how: Ending) {
+    pub(crate) fn notify_ended(&self, lease: &Mutex<Lease>, how: Ending) {
         let (resource, held) = {
             let mut lease = lock(lease);
             (lease.key.resource.clone(), lease.ended(Point::now()))

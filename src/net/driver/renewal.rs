@@ -37,11 +37,11 @@ pub(crate) struct Renewal {
     pub(super) next_renewal: Mutex<Option<Instant>>,
     pub(super) observer: Observer,
     /// The result that the observer has not been notified of.
-    pub(super) result: Mutex<Option<Report>>,
+    pub(super) result: Mutex<Option<RenewalReport>>,
 }
 
 /// The validity that was left, and the result of the renewal.
-pub(super) type Report = (Duration, Result<(), Error>);
+pub(super) type RenewalReport = (Duration, Result<(), Error>);
 
 /// The detector of a loss.
 #[derive(Clone, Copy, PartialEq, Eq)]

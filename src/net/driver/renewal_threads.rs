@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::errors::error::Error;
 use crate::errors::shown::{Shown, Unquoted};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader_thread::Caller;
-use crate::net::driver::renewal::{DetectedBy, Renewal, Report};
+use crate::net::driver::leadership::Caller;
+use crate::net::driver::renewal::{DetectedBy, Renewal, RenewalReport};
 use crate::net::driver::timetable::{DueRenewals, RenewalSchedule};
 use crate::protocol::calls::lease::renewals::Renewed;
 use crate::protocol::calls::lease::{self, Lease};
@@ -171,7 +171,7 @@ fn renew(
         }
     }
     let kept = |at: usize| asked.get(at)?.1.kept();
-    let (answers, node_timeout) = (run_all(ops, &kept), driver.nodes().timeouts.node);
+    let (answers, node_timeout) = (run_all(ops, &kept), driver.executor().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, (extension, look)), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();
@@ -248,7 +248,7 @@ fn watch(due: DueRenewals) -> DueRenewals {
 
 /// Has a separate thread notify the observer of the result of a renewal, since the observer may take its time. At most
 /// one result of each lock waits for that: an observer that does not return must not fill the memory.
-fn report_later(events: &Arc<RenewalSchedule>, renewal: Arc<Renewal>, result: Report) {
+fn report_later(events: &Arc<RenewalSchedule>, renewal: Arc<Renewal>, result: RenewalReport) {
     if lock(&renewal.result).is_some() {
         return;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::net::driver::driver::Driver;
-use crate::net::driver::nodes::Nodes;
+use crate::net::driver::executor::Executor;
 use crate::net::driver::observe::Observer;
 use crate::net::driver::renewal_threads::Renewals;
 use crate::net::driver::waiting_threads::WaitingThreads;
@@ -12,14 +12,14 @@ use crate::net::driver::waiting_threads::WaitingThreads;
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) renewals: Renewals,
-    pub(crate) waiting: Arc<WaitingThreads>,
+    pub(crate) waiting_threads: Arc<WaitingThreads>,
 }
 
 impl Shared {
-    pub(crate) fn new(nodes: Nodes) -> Shared {
+    pub(crate) fn new(executor: Executor) -> Shared {
         Shared {
-            waiting: Arc::new(WaitingThreads::new(&nodes)),
-            driver: Arc::new(Driver::new(nodes)),
+            waiting_threads: Arc::new(WaitingThreads::new(&executor)),
+            driver: Arc::new(Driver::new(executor)),
             renewals: Renewals::default(),
         }
     }
@@ -31,6 +31,6 @@ impl Shared {
     }
 
     pub(crate) fn observer(&self) -> &Observer {
-        &self.driver.nodes().observer
+        &self.driver.executor().observer
     }
 }

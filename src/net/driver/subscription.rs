@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::server_error::Meaning;
-use crate::net::place::deployment::Place;
+use crate::net::discovery::deployment::Place;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::node_queue;

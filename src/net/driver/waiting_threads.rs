@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader_thread::Caller;
-use crate::net::driver::nodes::Nodes;
+use crate::net::driver::executor::Executor;
+use crate::net::driver::leadership::Caller;
 use crate::net::driver::subscription::Subscription;
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::op::Op;
@@ -34,22 +34,27 @@ pub(crate) struct WaitingThreads {
     /// The prefix of keys and channels.
     prefix: Prefix,
     /// Whether no lock has a queue, so that a release need not look for the next waiter.
-    idle: AtomicBool,
+    none_waits: AtomicBool,
     pub(crate) held_here: HeldHere,
 }
 
 impl WaitingThreads {
-    pub(crate) fn new(nodes: &Nodes) -> WaitingThreads {
+    pub(crate) fn new(executor: &Executor) -> WaitingThreads {
         let mut random = [0; 16];
         let channel = getrandom::fill(&mut random)
             .ok()
             .map(|()| Channel::new(random));
         let rng = getrandom::u64().unwrap_or(1);
-        let queues = WaitQueues::new(nodes.places().len(), channel, nodes.timeouts.node, rng);
+        let queues = WaitQueues::new(
+            executor.places().len(),
+            channel,
+            executor.timeouts.node,
+            rng,
+        );
         WaitingThreads {
             queues: Mutex::new(queues),
-            prefix: nodes.prefix.clone(),
-            idle: AtomicBool::new(true),
+            prefix: executor.prefix.clone(),
+            none_waits: AtomicBool::new(true),
             held_here: HeldHere::new(COUNTERS),
         }
     }
@@ -58,7 +63,7 @@ impl WaitingThreads {
     fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Caller>>) -> T) -> T {
         let mut queues = lock(&self.queues);
         let result = use_them(&mut queues);
-        self.idle.store(queues.is_idle(), Ordering::SeqCst);
+        self.none_waits.store(queues.none_waits(), Ordering::SeqCst);
         let woken = std::mem::take(&mut queues.woken);
         drop(queues);
         woken.iter().for_each(|waiter| waiter.wake());
@@ -89,7 +94,7 @@ impl WaitingThreads {
     }
 }
 
-impl Process for &WaitingThreads {
+impl ProcessServices for &WaitingThreads {
     type Thread = Arc<Caller>;
 
     fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Caller> {
@@ -104,8 +109,8 @@ impl Process for &WaitingThreads {
         jitter(min, max)
     }
 
-    fn is_idle(&mut self) -> bool {
-        self.idle.load(Ordering::SeqCst)
+    fn none_waits(&mut self) -> bool {
+        self.none_waits.load(Ordering::SeqCst)
     }
 
     fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Arc<Caller>>) -> T) -> T {
@@ -157,10 +162,10 @@ impl<F: Fn(&Driver, Op)> Subscriber<F> {
         let name = channel.bytes();
         let (place, timeout) = {
             let driver = self.driver.upgrade()?;
-            let nodes = driver.nodes();
+            let executor = driver.executor();
             (
-                nodes.places().get(self.node)?.clone(),
-                nodes.timeouts.connect,
+                executor.places().get(self.node)?.clone(),
+                executor.timeouts.connect,
             )
         };
         let key = self.waiting.prefix.key(&name);
@@ -197,7 +202,7 @@ impl<F: Fn(&Driver, Op)> Subscriber<F> {
 
     fn lacks_messages(&self) {
         if let Some(driver) = self.driver.upgrade() {
-            driver.nodes().lacks(self.node, Lack::Messages);
+            driver.executor().lacks(self.node, Lack::Messages);
         }
     }
 
@@ -206,7 +211,7 @@ impl<F: Fn(&Driver, Op)> Subscriber<F> {
         let name = self
             .driver
             .upgrade()
-            .map(|driver| driver.nodes().name(self.node));
+            .map(|driver| driver.executor().name(self.node));
         if cause.meaning().concerns_rights() {
             self.lacks_messages();
         }

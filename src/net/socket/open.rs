@@ -190,8 +190,8 @@ impl Conversation {
         sent?;
         self.is_at_end()?;
         let (means, mut handshake, look) = replies.end();
-        handshake.means = means.or_else(|refused| self.without_scripts(&refused))?;
-        if handshake.means.scripts == Scripts::OnlyByHash {
+        handshake.dialect = means.or_else(|refused| self.without_scripts(&refused))?;
+        if handshake.dialect.scripts == Scripts::OnlyByHash {
             // Otherwise each is loaded with its first call, which has its text.
             let mut bytes = Vec::new();
             scripts::load(&LATER, &mut bytes);

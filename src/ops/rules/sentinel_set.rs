@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::text::human;
-use crate::net::place::sentinels::Description;
+use crate::net::discovery::sentinels::Description;
 use crate::ops::rules::codes::Code;
 use crate::ops::rules::facts::Needs;
 use crate::ops::rules::finding::{Remark, Severity};

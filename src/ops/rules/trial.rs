@@ -21,7 +21,7 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
     let what = match cause.answered() {
         Cause::Refused(_)
         | Cause::OtherSlots(_)
-        | Cause::Elsewhere(_)
+        | Cause::Redirected(_)
         | Cause::LoggedOut(_)
         | Cause::Demoted(_) => meaning.advice().unwrap_or("look at its log"),
         Cause::NoCredentials(_) => return (Code::Auth, "the program's closure must give them"),

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::{PASSWORD, hides, planted};
 use crate::errors::cause::Cause;
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::errors::secret::Secret;
 use crate::errors::text;
-use crate::net::place::{given_node, sentinels};
+use crate::net::discovery::{given_node, sentinels};
 use crate::ops::holder::Holder;
 use crate::ops::inspect_reply;
 use crate::ops::waiters::Waiters;
-use crate::protocol::commands::node_queue::{self, LockInfo};
+use crate::protocol::commands::lock_info::LockInfo;
+use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::commands::slots::{SLOTS, SlotRanges, combinations};
@@ -130,7 +131,7 @@ pub(super) fn slots(data: &[u8]) {
     assert!(shards.len() <= map.servers().count() && shards.iter().all(|slot| *slot < SLOTS));
     let to = ("10.0.0.2".to_owned(), 6379);
     for slot in shards.into_iter().chain([0, SLOTS - 1]).take(8) {
-        map.moved(slot, to.clone());
+        map.set_owner(slot, to.clone());
         assert_eq!(map.master(slot), Some(&to));
     }
     let map = Arc::new(map);
@@ -227,8 +228,8 @@ pub(super) fn errors(data: &[u8]) {
     assert!(!is_shown(&shown), "{text:?} is shown as {shown:?}");
     assert!(!is_shown(&secret().cut_value(&text)));
     let from: Arc<str> = "10.0.0.1:6379".into();
-    let elsewhere = Elsewhere::of(&shown, &from);
-    let elsewhere = elsewhere.map(|answer| Cause::Elsewhere(answer.into()));
+    let elsewhere = Redirection::of(&shown, &from);
+    let elsewhere = elsewhere.map(|answer| Cause::Redirected(answer.into()));
     let causes = [
         Cause::refused(&shown),
         Cause::logged_out(&shown),

@@ -16,8 +16,8 @@ use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::attempt::{Attempt, Tried};
 use crate::protocol::quorum::core::{Core, Input};
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::testing::store::request::parse;
 use crate::testing::store::{Store, Value};
 use crate::values::arithmetic::{Deadline, Ttl};
@@ -237,17 +237,17 @@ impl Real {
         }
         let now = self.now().mono;
         match self.clients[c].core.next(ThreadRole::Leader, now) {
-            Next::StartWorker { node } => {
+            ThreadStep::StartWorker { node } => {
                 let client = &mut self.clients[c];
                 client.connections[node] = Connection::default();
                 client.workers[node] = true;
                 client.core.input(node, Input::Started(Ok(())), now);
             }
-            Next::Send { nodes, .. } => nodes.iter().for_each(|node| self.write(c, node)),
-            Next::Recv { node, until } => return self.receive_any(c, node, until),
-            Next::Wait { .. } => return false,
-            Next::StartConfirmer => return self.lead(c),
-            Next::Finished => self.clients[c].leads = false,
+            ThreadStep::Send { nodes, .. } => nodes.iter().for_each(|node| self.write(c, node)),
+            ThreadStep::Recv { node, until } => return self.receive_any(c, node, until),
+            ThreadStep::Wait { .. } => return false,
+            ThreadStep::StartConfirmer => return self.lead(c),
+            ThreadStep::Finished => self.clients[c].leads = false,
             // No node is silent for long, and no server is named by a directory.
             other => unreachable!("{other:?}"),
         }
@@ -260,7 +260,7 @@ impl Real {
         }
         let now = self.now().mono;
         match self.clients[c].core.next(ThreadRole::Worker(node), now) {
-            Next::Connect { .. } => {
+            ThreadStep::Connect { .. } => {
                 let server = &self.servers[node];
                 let handshake = Handshake {
                     run_id: Some(format!("{node}-{}", server.run)),
@@ -272,24 +272,24 @@ impl Real {
                     client.fresh[node] = Some(Connection::default());
                 }
             }
-            Next::Adopt { .. } => {
+            ThreadStep::Adopt { .. } => {
                 let client = &mut self.clients[c];
                 client.connections[node] = client.fresh[node].take().unwrap();
             }
-            Next::Send { .. } => {
+            ThreadStep::Send { .. } => {
                 self.write(c, node);
                 let core = &mut self.clients[c].core;
                 core.input(node, Input::Sent(Ok(())), now);
             }
-            Next::Recv { until, .. } => return self.receive(c, node, until),
-            Next::Wait { until } => {
+            ThreadStep::Recv { until, .. } => return self.receive(c, node, until),
+            ThreadStep::Wait { until } => {
                 // A pause between two tries to connect is much shorter than a tick.
                 let left = until.saturating_duration_since(now);
                 let short = left < Duration::from_secs(1);
                 self.t += if short { left } else { Duration::ZERO };
                 return short;
             }
-            Next::Reconnected | Next::Finished => {
+            ThreadStep::Reconnected | ThreadStep::Finished => {
                 self.clients[c].workers[node] = false;
                 self.clients[c].leads = true;
             }

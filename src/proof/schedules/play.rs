@@ -199,7 +199,7 @@ fn at_rest(driver: &Weak<Driver>) {
     let Some(driver) = driver.upgrade() else {
         return;
     };
-    let state = driver.nodes().state();
+    let state = driver.executor().state();
     if traces() {
         eprintln!(
             "at rest after {:?}: {:?}, {} leads, {} waits, {} answers",

@@ -7,9 +7,9 @@ use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
-use crate::protocol::node::directory_questions::{QuestionEnd, QuestionTerms};
-use crate::protocol::node::found_master::{FoundMaster, LastWord};
-use crate::protocol::node::master_answers::{Belief, MasterAnswer};
+use crate::protocol::discovery::directory_questions::{QuestionEnd, QuestionTerms};
+use crate::protocol::discovery::found_master::{DirectoryAnswer, FoundMaster};
+use crate::protocol::discovery::master_answers::{Belief, MasterAnswer};
 use crate::protocol::quorum::core::Input;
 
 fn shown(instance: usize) -> String {
@@ -237,21 +237,21 @@ impl World {
         belief: &Belief<'_, usize>,
     ) {
         let asked = found.at;
-        let answer = LastWord::of(belief, asked, |master| {
+        let answer = DirectoryAnswer::of(belief, asked, |master| {
             match shown(*master) == *found.address {
                 true => Ok(()),
-                false => Err(Cause::Moved(shown(*master))),
+                false => Err(Cause::MasterReplaced(shown(*master))),
             }
         });
         let count = match &answer {
-            Some(LastWord { answer: Ok(()), .. }) => Count::Confirmed,
+            Some(DirectoryAnswer { result: Ok(()), .. }) => Count::Confirmed,
             Some(_) => Count::MovedOn,
             None => Count::Unconfirmed,
         };
         self.counts[count] += 1;
         let now = self.now(c);
         let answer = answer.ok_or_else(|| Some(undecided()));
-        let input = Input::Confirmed { asked, answer };
+        let input = Input::MasterConfirmed { asked, answer };
         self.clients[c].core.input(node, input, now);
         self.announce(c);
         self.wake(c, self.t);

@@ -18,7 +18,7 @@ use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Core;
-use crate::protocol::quorum::next::ThreadRole;
+use crate::protocol::quorum::thread_step::ThreadRole;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::AcquireRequest;

@@ -252,7 +252,7 @@ impl World {
             }
             let uptime = self.uptime(node, instance);
             Ok(Handshake {
-                means: self.random_means(node, by_hash),
+                dialect: self.random_means(node, by_hash),
                 run_id: Some(self.servers[node].run_id(node, instance)),
                 uptime: Some((uptime, self.now(c))),
                 by_record: self.conditions.by_record,

@@ -10,11 +10,11 @@ use super::counts::trace;
 use super::world::{Count, World};
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, Promise, mutant};
-use crate::protocol::node::event::NodeEvent as CoreEvent;
+use crate::protocol::node::node_events::NodeEvent as CoreEvent;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::values::arithmetic::NodeSet;
 
 impl World {
@@ -148,42 +148,42 @@ impl World {
     }
 
     /// Carries out the step that the core has returned.
-    fn carry_out(&mut self, c: usize, role: ThreadRole, next: Next, now: Instant) {
+    fn carry_out(&mut self, c: usize, role: ThreadRole, next: ThreadStep, now: Instant) {
         let client = &mut self.clients[c];
         let driver = &mut client.driver;
         match next {
-            Next::StartWorker { node } => {
+            ThreadStep::StartWorker { node } => {
                 if let Some(old) = driver.connections[node].take() {
                     self.give_up(old, true);
                 }
                 self.start_worker(c, node, now);
             }
-            Next::HandOver { node } => {
+            ThreadStep::HandOver { node } => {
                 self.counts[Count::Unresponsive] += 1;
                 self.start_worker(c, node, now);
             }
-            Next::StartConfirmer => {
+            ThreadStep::StartConfirmer => {
                 driver.confirmer = Task::Runs;
                 self.go(c, role);
             }
-            Next::Connect { node } => self.connect(c, node),
-            Next::Adopt { node } => {
+            ThreadStep::Connect { node } => self.connect(c, node),
+            ThreadStep::Adopt { node } => {
                 let fresh = driver.fresh[node].take();
                 if let Some(old) = std::mem::replace(&mut driver.connections[node], fresh) {
                     self.counts[Count::Replaced] += 1;
                     self.give_up(old, !mutant(Mutant::CloseWithoutReset));
                 }
             }
-            Next::Send { nodes, .. } => self.send_to(c, role, nodes, now),
-            Next::Recv { node, until } => *driver.task(role) = Task::Recv(node, until),
-            Next::Wait { until } => *driver.task(role) = Task::Waits(until),
-            Next::Lead if driver.leader == Task::None => {
+            ThreadStep::Send { nodes, .. } => self.send_to(c, role, nodes, now),
+            ThreadStep::Recv { node, until } => *driver.task(role) = Task::Recv(node, until),
+            ThreadStep::Wait { until } => *driver.task(role) = Task::Waits(until),
+            ThreadStep::TryToLead if driver.leader == Task::None => {
                 driver.leader = Task::Runs;
                 self.counts[Count::ConfirmProbes] += 1;
             }
-            Next::Lead => driver.confirmer = Task::Waits(now + Duration::from_millis(1)),
-            Next::Ask { node, found } => self.confirm(c, node, *found),
-            Next::Reconnected | Next::Finished => {
+            ThreadStep::TryToLead => driver.confirmer = Task::Waits(now + Duration::from_millis(1)),
+            ThreadStep::ConfirmMaster { node, found } => self.confirm(c, node, *found),
+            ThreadStep::Reconnected | ThreadStep::Finished => {
                 *driver.task(role) = Task::None;
                 let ThreadRole::Worker(node) = role else {
                     return;

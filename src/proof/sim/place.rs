@@ -1,9 +1,11 @@
 //! A client's knowledge of a set: its questions to the sentinels, and the protocol's own questions and answers.
 
 use super::sentinels::{SENTINELS, TIMES};
-use crate::protocol::node::directory_questions::{DirectoryQuestion, DirectoryQuestions, Heard};
-use crate::protocol::node::found_master::FoundMaster;
-use crate::protocol::node::master_answers::{Belief, MasterAnswer, MasterAnswers};
+use crate::protocol::discovery::directory_questions::{
+    DirectoryQuestion, DirectoryQuestions, ReceivedAnswer,
+};
+use crate::protocol::discovery::found_master::FoundMaster;
+use crate::protocol::discovery::master_answers::{Belief, MasterAnswer, MasterAnswers};
 
 /// A client's knowledge of a set.
 pub(super) struct Place {
@@ -78,10 +80,12 @@ impl Place {
         let mut pending = 0;
         for (sentinel, heard) in heard.into_iter().enumerate() {
             match heard {
-                Heard::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
-                Heard::Silence(asked) => answers.hear(sentinel, MasterAnswer::Silent, asked),
-                Heard::NotAsked => answers.hear(sentinel, MasterAnswer::Unknown, now),
-                Heard::Pending => pending += 1,
+                ReceivedAnswer::Answer(word, asked) => answers.hear(sentinel, word.clone(), asked),
+                ReceivedAnswer::Silence(asked) => {
+                    answers.hear(sentinel, MasterAnswer::Silent, asked)
+                }
+                ReceivedAnswer::NotAsked => answers.hear(sentinel, MasterAnswer::Unknown, now),
+                ReceivedAnswer::Pending => pending += 1,
             }
         }
         let is_certain = pending == 0 || answers.verdict() != Belief::Unknown;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::basics::{MARGIN, MS, Random};
-use crate::protocol::node::found_master::DirectoryTimes;
-use crate::protocol::node::master_answers::MasterAnswer;
+use crate::protocol::discovery::found_master::DirectoryTimes;
+use crate::protocol::discovery::master_answers::MasterAnswer;
 
 /// The number of sentinels of each set.
 pub(super) const SENTINELS: usize = 3;

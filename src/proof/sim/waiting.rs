@@ -11,7 +11,7 @@ use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::QueueTurn;
@@ -33,7 +33,7 @@ struct Local<'a> {
     thread: usize,
 }
 
-impl Process for Local<'_> {
+impl ProcessServices for Local<'_> {
     type Thread = usize;
 
     fn thread(&mut self, _: &Arc<[u8]>) -> usize {
@@ -52,8 +52,8 @@ impl Process for Local<'_> {
         self.world.random.between(min, max)
     }
 
-    fn is_idle(&mut self) -> bool {
-        self.world.clients[self.c].queues.is_idle()
+    fn none_waits(&mut self) -> bool {
+        self.world.clients[self.c].queues.none_waits()
     }
 
     fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<usize>) -> T) -> T {
@@ -265,7 +265,7 @@ impl World {
         trace!(self, "client {c} thread {thread}: {}", shown(&step));
         let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
-            Step::Ask => {
+            Step::AskProgram => {
                 self.clients[c].threads[thread].asked = self.t;
                 if call.gives_up <= self.t {
                     self.counts[Count::GaveUp] += 1;
@@ -484,7 +484,7 @@ fn shown(step: &Step<usize>) -> &'static str {
         Step::Run(_) => "leaves the queues, or extends a claim",
         Step::Park(_) => "parks",
         Step::Pause(_) => "pauses",
-        Step::Ask => "asks",
+        Step::AskProgram => "asks",
         Step::Release(_) => "releases a claim, or what came too late",
         Step::Done(Ok(_)) => "has the lock",
         Step::Done(Err(_)) => "gives up",

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::Error;
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -43,7 +43,7 @@ pub(crate) enum Step<W> {
     /// Sleeps until then.
     Pause(Instant),
     /// Asks the program whether to go on. If not: `cancel`.
-    Ask,
+    AskProgram,
     /// Releases a claim, or a lock that was granted after its validity ended, and does not wait for the answers.
     Release(Lease),
     Done(Result<Lease, Ended>),
@@ -149,9 +149,13 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    pub(crate) fn next(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+    pub(crate) fn next(
+        &mut self,
+        process: &mut impl ProcessServices<Thread = W>,
+        now: Point,
+    ) -> Step<W> {
         if std::mem::take(&mut self.asks) && self.request.must_ask {
-            return Step::Ask;
+            return Step::AskProgram;
         }
         // The states are large, so they are matched in place.
         match &mut self.state {
@@ -192,9 +196,9 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    fn begin(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+    fn begin(&mut self, process: &mut impl ProcessServices<Thread = W>, now: Point) -> Step<W> {
         let resource = &self.line;
-        let waits = !self.is_over(now) && !process.is_idle();
+        let waits = !self.is_over(now) && !process.none_waits();
         let joins = self.request.turn.is_some()
             || waits && process.queues(|queues| queues.has_queue(resource, now.mono));
         if joins {
@@ -209,7 +213,7 @@ impl<W: Clone> Acquire<W> {
     fn join(
         &mut self,
         tried: Option<PlainTry>,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         let (resource, request) = (&self.line, self.request.clone());
@@ -220,7 +224,7 @@ impl<W: Clone> Acquire<W> {
         self.state = CallState::Waits;
     }
 
-    fn look(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+    fn look(&mut self, process: &mut impl ProcessServices<Thread = W>, now: Point) -> Step<W> {
         let Some((id, thread)) = self.waiter.clone() else {
             return Step::Done(Err(Ended::Cancelled));
         };
@@ -248,7 +252,7 @@ impl<W: Clone> Acquire<W> {
     fn leave(
         &mut self,
         ended: Ended,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> Step<W> {
         let Some(id) = self.waiter_id().filter(|_| !mutant(Mutant::LeaveNoQueue)) else {
@@ -272,7 +276,7 @@ impl<W: Clone> Acquire<W> {
     }
 
     /// Fails the call, whatever its state.
-    fn fail(&mut self, ended: Ended, process: &mut impl Process<Thread = W>) {
+    fn fail(&mut self, ended: Ended, process: &mut impl ProcessServices<Thread = W>) {
         if let CallState::Tries(trying) = &self.state
             && trying.handed_off
         {
@@ -282,7 +286,7 @@ impl<W: Clone> Acquire<W> {
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
-    pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
+    pub(crate) fn cancel(&mut self, process: &mut impl ProcessServices<Thread = W>) {
         self.asks = false;
         self.fail(Ended::Cancelled, process);
     }
@@ -301,7 +305,7 @@ impl<W: Clone> Acquire<W> {
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         match &mut self.state {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
@@ -155,7 +155,11 @@ impl<W: Clone> Claiming<W> {
         self.call.resource()
     }
 
-    pub(crate) fn next(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+    pub(crate) fn next(
+        &mut self,
+        process: &mut impl ProcessServices<Thread = W>,
+        now: Point,
+    ) -> Step<W> {
         let Some(plan) = &mut self.plan else {
             return self.call.next(process, now);
         };
@@ -200,7 +204,7 @@ impl<W: Clone> Claiming<W> {
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         if let Some(plan) = &mut self.plan {
@@ -217,7 +221,7 @@ impl<W: Clone> Claiming<W> {
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
-    pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
+    pub(crate) fn cancel(&mut self, process: &mut impl ProcessServices<Thread = W>) {
         if let Some(plan) = &mut self.plan {
             plan.is_cancelled = true;
         }
@@ -283,7 +287,7 @@ impl ClaimPlan {
     fn ended<W: Clone>(
         &mut self,
         result: Result<Lease, Ended>,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         match (&self.stage, result, self.end_of_wait(now)) {
@@ -330,7 +334,7 @@ impl ClaimPlan {
     /// Claims the next name, or takes all names if no others were in the way.
     fn claim<W: Clone>(
         &mut self,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
@@ -371,7 +375,7 @@ impl ClaimPlan {
     fn denied<W: Clone>(
         &mut self,
         failure: WaitFailure,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         let name = self.in_the_way.take();

@@ -8,7 +8,7 @@ use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::values::token::Token;
 
-pub(crate) trait Process {
+pub(crate) trait ProcessServices {
     /// A thread that waits.
     type Thread: Clone;
 
@@ -22,7 +22,7 @@ pub(crate) trait Process {
     fn jitter(&mut self, min: Duration, max: Duration) -> Duration;
 
     /// Whether no lock has a queue, so that neither an acquire nor a release need use the queues.
-    fn is_idle(&mut self) -> bool;
+    fn none_waits(&mut self) -> bool;
 
     /// Uses the queues, and wakes the threads that should then look again.
     fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Self::Thread>) -> T) -> T;
@@ -39,7 +39,7 @@ pub(crate) mod one_thread {
     pub(crate) struct OneThread {
         pub(crate) queues: WaitQueues<u32>,
         pub(crate) held_here: HeldHere,
-        pub(crate) is_idle: bool,
+        pub(crate) none_waits: bool,
         tokens: u8,
     }
 
@@ -48,13 +48,13 @@ pub(crate) mod one_thread {
             OneThread {
                 queues: WaitQueues::new(3, None, NODE_TIMEOUT, 7),
                 held_here: HeldHere::new(1),
-                is_idle: false,
+                none_waits: false,
                 tokens: 0,
             }
         }
     }
 
-    impl Process for OneThread {
+    impl ProcessServices for OneThread {
         type Thread = u32;
 
         fn thread(&mut self, _: &Arc<[u8]>) -> u32 {
@@ -70,8 +70,8 @@ pub(crate) mod one_thread {
             max
         }
 
-        fn is_idle(&mut self) -> bool {
-            self.is_idle
+        fn none_waits(&mut self) -> bool {
+            self.none_waits
         }
 
         fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<u32>) -> T) -> T {

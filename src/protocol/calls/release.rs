@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
@@ -34,14 +34,14 @@ pub(crate) struct Submit<W> {
 impl Release {
     /// Returns the operations to submit. Must be called once. `now`: reads the clocks, which costs more than all of
     /// this if no lock has a queue.
-    pub(crate) fn submit<P: Process>(
+    pub(crate) fn submit<P: ProcessServices>(
         &self,
         process: &mut P,
         now: impl Fn() -> Point,
     ) -> Submit<P::Thread> {
         let resource = &self.key.resource;
         if !self.key.kind.is_plain() {
-            let notify = match process.is_idle() {
+            let notify = match process.none_waits() {
                 true => Notify::First,
                 false => process.queues(|queues| queues.whom_to_notify(&self.key)),
             };
@@ -56,7 +56,7 @@ impl Release {
             let turn = QueueTurn::new(self.node_timeout);
             return self.alone(Notify::FirstAndReserve(turn));
         }
-        if process.is_idle() {
+        if process.none_waits() {
             return self.alone(Notify::First);
         }
         let now = now();
@@ -80,7 +80,7 @@ impl Release {
         Submit { op, next: None }
     }
 
-    fn hand_off<P: Process>(
+    fn hand_off<P: ProcessServices>(
         &self,
         process: &mut P,
         waiter: u64,
@@ -113,12 +113,12 @@ impl Release {
         &self,
         handed_off: bool,
         answer: Answer,
-        process: &mut impl Process,
+        process: &mut impl ProcessServices,
         now: impl Fn() -> Point,
     ) -> Answer {
         if !self.key.kind.is_plain() {
             let notified = answer.has_notified();
-            if notified || !process.is_idle() {
+            if notified || !process.none_waits() {
                 let now = now().mono;
                 for name in self.key.all_names() {
                     process.queues(|queues| queues.released(&name, notified, now));
@@ -134,7 +134,7 @@ impl Release {
             if !mutant(Mutant::SleepAfterHandOff) {
                 process.queues(|queues| queues.wake_front(resource));
             }
-        } else if notified || !process.is_idle() && !mutant(Mutant::NoWakeOnRelease) {
+        } else if notified || !process.none_waits() && !mutant(Mutant::NoWakeOnRelease) {
             let now = now().mono;
             process.queues(|queues| queues.released(resource, notified, now));
         }
@@ -169,7 +169,7 @@ mod tests {
     fn process(waits: bool, now: Point) -> OneThread {
         let mut process = OneThread::new();
         process.held_here.add(b"a");
-        process.is_idle = !waits;
+        process.none_waits = !waits;
         if waits {
             let request = AcquireRequest {
                 kind: Kind::Plain,

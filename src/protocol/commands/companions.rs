@@ -71,7 +71,7 @@ impl Companion {
 }
 
 /// Whether a Redis Cluster stores the keys beside this lock in another slot.
-pub(crate) fn are_elsewhere(resource: &[u8]) -> bool {
+pub(crate) fn are_in_another_slot(resource: &[u8]) -> bool {
     resource.is_empty() || resource.contains(&b'}') && tag(resource).is_none()
 }
 
@@ -130,7 +130,7 @@ mod tests {
         for name in names() {
             for companion in Companion::ALL {
                 let same = slot(&companion.key(&name).concat()) == slot(&name);
-                assert_eq!(same, !are_elsewhere(&name), "{}", name.escape_ascii());
+                assert_eq!(same, !are_in_another_slot(&name), "{}", name.escape_ascii());
             }
         }
     }

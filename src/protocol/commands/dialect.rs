@@ -217,7 +217,7 @@ impl Dialect {
         }
         let is_cluster = error.starts_with("CROSSSLOT") && names.1.is_none();
         if is_cluster
-            && companions::are_elsewhere(&prefix.key(names.0))
+            && companions::are_in_another_slot(&prefix.key(names.0))
             && self.beside != Beside::None
         {
             self.beside = Beside::InSlot;

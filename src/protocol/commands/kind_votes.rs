@@ -65,7 +65,7 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::arithmetic::{Ballot, Verdict};
+    use crate::values::arithmetic::{Question, Verdict};
 
     fn permit(permits: u16, slot: Option<u16>) -> Kind {
         Kind::Permit { permits, slot }
@@ -85,7 +85,7 @@ mod tests {
                 ..Tally::default()
             };
             let strays = numbers(granted).strays(&kind, false);
-            without_strays(tally, strays).verdict(Ballot::Acquire, 3)
+            without_strays(tally, strays).verdict(Question::Acquire, 3)
         };
         assert_eq!(verdict(&[(0, 1), (1, 2)]), None);
         assert_eq!(verdict(&[(0, 1), (1, 2), (2, 3)]), Some(Verdict::No));

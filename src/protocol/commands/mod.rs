@@ -10,6 +10,7 @@
 //! - `slots`: which server of a Redis Cluster owns a key
 //! - `witness_keys`: the keys that a witness may have there
 //! - `node_queue`: the processes that wait for a lock, as its nodes report them
+//! - `lock_info`: the report of a node that denied a lock
 //! - `vote`: the meaning of a node's answer to a command
 //! - `scripts`: the scripts that run on servers
 //! - `kind`: the kinds of locks, and a row of scripts for each
@@ -22,6 +23,7 @@ pub(crate) mod companions;
 pub(crate) mod dialect;
 pub(crate) mod kind;
 pub(crate) mod kind_votes;
+pub(crate) mod lock_info;
 pub(crate) mod node_id;
 pub(crate) mod node_queue;
 pub(crate) mod resp;

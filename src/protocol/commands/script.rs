@@ -9,7 +9,7 @@ use crate::protocol::commands::dialect::{Beside, Dialect, Names, Scripts};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::vote::Proof;
-use crate::values::arithmetic::{Ballot, NodeSet, Ttl};
+use crate::values::arithmetic::{NodeSet, Question, Ttl};
 use crate::values::label::Label;
 use crate::values::lock_value::{self, LockValue, Since};
 use crate::values::prefix::Prefix;
@@ -223,7 +223,7 @@ impl Dialect {
             && !matches!(self.scripts, Scripts::None(_))
             && match self.beside {
                 Beside::All => true,
-                Beside::InSlot => !companions::are_elsewhere(&prefix.key(&key.resource)),
+                Beside::InSlot => !companions::are_in_another_slot(&prefix.key(&key.resource)),
                 Beside::None => false,
             }
     }
@@ -231,11 +231,11 @@ impl Dialect {
 
 impl Action {
     #[inline]
-    pub(crate) fn question(&self) -> Ballot {
+    pub(crate) fn question(&self) -> Question {
         match self {
-            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Ballot::Acquire,
-            Action::Ping => Ballot::Answer,
-            _ => Ballot::Held,
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Question::Acquire,
+            Action::Ping => Question::Answer,
+            _ => Question::Held,
         }
     }
 

@@ -141,7 +141,7 @@ impl SlotMap {
     }
 
     /// Notes that a server has named this one as the slot's owner.
-    pub(crate) fn moved(&mut self, slot: u16, to: Endpoint) {
+    pub(crate) fn set_owner(&mut self, slot: u16, to: Endpoint) {
         if self.master(slot) == Some(&to) {
             return;
         }
@@ -504,12 +504,12 @@ pub(super) mod tests {
             (16383, [(16382, "asked:2"), (200, "asked:2")]),
         ] {
             let mut map = map();
-            map.moved(slot, ("new".into(), 9));
+            map.set_owner(slot, ("new".into(), 9));
             assert_eq!(master(&map, slot), "new:9");
             for (other, expected) in around {
                 assert_eq!(master(&map, other), expected, "{slot}, {other}");
             }
-            map.moved(slot, ("a".into(), 1));
+            map.set_owner(slot, ("a".into(), 1));
             assert_eq!(master(&map, slot), "a:1");
         }
     }

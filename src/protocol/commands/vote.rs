@@ -2,7 +2,7 @@
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
-use crate::protocol::commands::node_queue::LockInfo;
+use crate::protocol::commands::lock_info::LockInfo;
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// The number returned by a release that has notified a waiter in another process.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::arithmetic::{Ttl, drift};
@@ -32,7 +32,7 @@ struct DebtTimes {
 pub(crate) struct Redirected {
     pub(crate) node: usize,
     pub(crate) debt: Debt,
-    pub(crate) answer: Box<Elsewhere>,
+    pub(crate) answer: Box<Redirection>,
 }
 
 impl Debt {

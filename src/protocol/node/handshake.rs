@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::dialect::{Dialect, Lack};
 use crate::protocol::commands::node_id::NodeId;
-use crate::protocol::node::found_master::FoundMaster;
+use crate::protocol::discovery::found_master::FoundMaster;
 use crate::protocol::node::witness::Witness;
 
 /// A server of a Redis Cluster.
@@ -52,7 +52,7 @@ pub(crate) struct Handshake {
     pub(crate) is_target: bool,
     /// Whether the server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
-    pub(crate) means: Dialect,
+    pub(crate) dialect: Dialect,
     /// The password that this connection was set up with: no text received over it repeats that. The next connection
     /// may have another.
     pub(crate) secret: Secret,
@@ -91,7 +91,7 @@ impl Handshake {
     /// The missing capabilities that do not affect locks.
     pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
         [
-            self.means.lack(),
+            self.dialect.lack(),
             self.unguarded.map(Lack::Guard),
             self.run_id.is_none().then_some(Lack::RunId),
         ]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::errors::cause::Cause;
-use crate::protocol::node::found_master::{Confirmed, FoundMaster};
+use crate::protocol::discovery::found_master::{FoundMaster, MasterConfirmation};
 
 /// The state of a connection's address.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct MasterAddress {
     asked: Option<Instant>,
     asking: bool,
     /// Set if the node has another master.
-    moved: Option<Cause>,
+    replaced: Option<Cause>,
     /// Why the directory's last answers do not decide whether the master is there.
     doubt: Option<Arc<Cause>>,
 }
@@ -39,8 +39,8 @@ impl MasterAddress {
 
     /// Whether the node has another master, as far as its directory has answered.
     #[inline]
-    pub(crate) fn has_moved(&self) -> bool {
-        self.moved.is_some()
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.is_some()
     }
 
     /// Whether the last answer is too old.
@@ -61,7 +61,7 @@ impl MasterAddress {
         let times = found.times;
         let paused = self.asked.is_none_or(|asked| now >= asked + times.pause);
         let is_old = !found.is_confirmed || now >= found.at + times.ask;
-        is_old && paused && !self.asking && self.moved.is_none()
+        is_old && paused && !self.asking && self.replaced.is_none()
     }
 
     /// Notes that the directory is asked now. Returns the address to ask about, which counts as confirmed if it was a
@@ -73,31 +73,31 @@ impl MasterAddress {
 
     /// Notes the directory's answer to the question of that time. An answer older than the last one means nothing: it
     /// may belong to another thread's question.
-    pub(crate) fn answered(&mut self, asked: Instant, word: Confirmed) {
+    pub(crate) fn answered(&mut self, asked: Instant, answer: MasterConfirmation) {
         // The question may have been about the previous connection.
         if self.asked != Some(asked) {
             return;
         }
         self.asking = false;
-        let (word, doubt) = match word {
-            Ok(word) => (Some(word), None),
+        let (answer, doubt) = match answer {
+            Ok(answer) => (Some(answer), None),
             Err(doubt) => (None, doubt.map(Arc::new)),
         };
         self.doubt = doubt;
-        let (Some(word), Some(found)) = (word, &mut self.found) else {
+        let (Some(answer), Some(found)) = (answer, &mut self.found) else {
             return;
         };
-        let is_newest = !found.is_confirmed || word.at >= found.at;
-        match word.answer {
-            Ok(()) if is_newest => (found.at, found.is_confirmed) = (word.at, true),
-            Err(cause) if is_newest => self.moved = Some(cause),
+        let is_newest = !found.is_confirmed || answer.at >= found.at;
+        match answer.result {
+            Ok(()) if is_newest => (found.at, found.is_confirmed) = (answer.at, true),
+            Err(cause) if is_newest => self.replaced = Some(cause),
             Ok(()) | Err(_) => {}
         }
     }
 
     /// Takes the reason to end the connection, if there is one.
-    pub(crate) fn take_moved(&mut self) -> Option<Cause> {
-        self.moved.take()
+    pub(crate) fn take_replaced(&mut self) -> Option<Cause> {
+        self.replaced.take()
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::node::found_master::{DirectoryTimes, LastWord};
+    use crate::protocol::discovery::found_master::{DirectoryAnswer, DirectoryTimes};
 
     const HOLDS: Duration = DirectoryTimes::REAL.holds;
     const S: Duration = Duration::from_secs(1);
@@ -117,13 +117,13 @@ mod tests {
         MasterAddress::new(Some(found))
     }
 
-    fn yes(at: Instant) -> Confirmed {
-        Ok(LastWord { answer: Ok(()), at })
+    fn yes(at: Instant) -> MasterConfirmation {
+        Ok(DirectoryAnswer { result: Ok(()), at })
     }
 
-    fn moved(at: Instant) -> Confirmed {
+    fn moved(at: Instant) -> MasterConfirmation {
         let answer = Err(Cause::Closed("moved".into()));
-        Ok(LastWord { answer, at })
+        Ok(DirectoryAnswer { result: answer, at })
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         address.ask(zero + S);
         let doubt = Cause::NoMaster("they disagree".into(), false);
         address.answered(zero + S, Err(Some(doubt)));
-        assert!(!address.has_moved());
+        assert!(!address.is_replaced());
         assert!(address.doubt(zero + HOLDS).is_none(), "it still counts");
         let doubt = address.doubt(zero + HOLDS + MS).unwrap().to_string();
         assert!(doubt.contains("they disagree"), "{doubt}");
@@ -202,7 +202,7 @@ mod tests {
             address.answered(zero + asked, answer);
             assert!(!address.is_unconfirmed(zero + newest + HOLDS));
             assert!(address.is_unconfirmed(zero + newest + HOLDS + MS));
-            assert!(address.take_moved().is_none());
+            assert!(address.take_replaced().is_none());
         }
     }
 
@@ -213,10 +213,10 @@ mod tests {
         old.ask(zero + S);
         old.answered(zero + S, moved(zero + S));
         assert!(!old.is_due(zero + 9 * S));
-        assert!(old.take_moved().is_some() && old.take_moved().is_none());
+        assert!(old.take_replaced().is_some() && old.take_replaced().is_none());
         let mut new = address(zero + S);
         new.answered(zero + S, moved(zero + S));
-        assert!(new.take_moved().is_none());
+        assert!(new.take_replaced().is_none());
     }
 
     #[test]

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
-use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::known_server::{Connected, KnownServer};
+use crate::protocol::node::node_events::NodeEvent;
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::Pending;
@@ -214,7 +214,8 @@ impl Node {
 
     /// Whether the worker has releases to write, or their replies to read.
     pub(crate) fn has_unfinished(&self) -> bool {
-        let confirms = self.link == Link::Draining && self.wire.unconfirmed(false).is_some();
+        let confirms =
+            self.link == Link::Draining && self.wire.unconfirmed_release(false).is_some();
         let writing = self.worker == Worker::Writing;
         self.has_worker() && (self.has_last_releases() || writing || confirms)
     }

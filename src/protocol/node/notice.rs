@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, code};
 use crate::protocol::commands::dialect::Lack;
-use crate::protocol::commands::node_queue::NotALock;
+use crate::protocol::commands::lock_info::NotALock;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::{Refusal, Vote};
 
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures;
-    use crate::protocol::commands::node_queue::LockInfo;
+    use crate::protocol::commands::lock_info::LockInfo;
     use crate::protocol::commands::script::Notify;
     use crate::values::arithmetic::{NodeSet, Ttl};
 

@@ -10,8 +10,8 @@ use crate::protocol::node::witness_proofs::Part;
 /// The operation that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationId {
-    pub(crate) slot: usize,
-    /// Distinguishes the operation from others that used the same slot.
+    pub(crate) index: usize,
+    /// Distinguishes the operation from others that had the same index.
     pub(crate) number: u64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Pending {
 pub(crate) struct SentCommand {
     pub(crate) operation: Option<OperationId>,
     /// The end of a lock, which is sent again if the connection closes.
-    pub(crate) owed: Option<Debt>,
+    pub(crate) debt: Option<Debt>,
     pub(crate) awaited: Awaited,
     /// Whether the command named keys beside the lock's, which it can do without.
     pub(crate) named: bool,
@@ -54,13 +54,13 @@ pub(crate) enum ReplyClass {
     /// The server refused how the command was sent, and has done nothing. Waiters have to do without this.
     SendAgain(Option<Lack>),
     /// The server has done nothing: another server may own the key.
-    Elsewhere(Cause),
+    Redirected(Cause),
 }
 
 impl Pending {
     /// Whether this is the end of a lock that no operation waits for.
-    pub(super) fn is_owed_alone(&self) -> bool {
-        let alone = |one: &SentCommand| one.awaited != Awaited::ByOperation && one.owed.is_some();
+    pub(super) fn is_debt_alone(&self) -> bool {
+        let alone = |one: &SentCommand| one.awaited != Awaited::ByOperation && one.debt.is_some();
         matches!(self, Pending::Command(command) if alone(command))
     }
 
@@ -72,8 +72,8 @@ impl Pending {
         }
     }
 
-    pub(super) fn owed(&self) -> Option<&Debt> {
-        self.sent()?.owed.as_ref()
+    pub(super) fn debt(&self) -> Option<&Debt> {
+        self.sent()?.debt.as_ref()
     }
 
     /// The proof needed before the reply counts.

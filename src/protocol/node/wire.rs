@@ -52,13 +52,13 @@ struct Replies {
 
 impl Replies {
     fn push(&mut self, expected: Expected) {
-        self.alone += usize::from(expected.pending.is_owed_alone());
+        self.alone += usize::from(expected.pending.is_debt_alone());
         self.queue.push_back(expected);
     }
 
     fn pop(&mut self) -> Option<Expected> {
         let expected = self.queue.pop_front()?;
-        self.alone -= usize::from(expected.pending.is_owed_alone());
+        self.alone -= usize::from(expected.pending.is_debt_alone());
         Some(expected)
     }
 }
@@ -129,13 +129,13 @@ impl Wire {
     /// `refused`: some were refused lately. Then an end that an operation has waited for is included: the operation
     /// ends with a majority, and the reply may not be read. Every end is included that was sent to a server of a Redis
     /// Cluster: another server may own the key by now.
-    pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
+    pub(crate) fn unconfirmed_release(&self, refused: bool) -> Option<Instant> {
         let all = self.handshake.routed || refused;
         if self.expected.alone == 0 && !all {
             return None;
         }
         let is_it =
-            |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed().is_some();
+            |one: &&Expected| one.pending.is_debt_alone() || all && one.pending.debt().is_some();
         Some(self.expected.queue.iter().find(is_it)?.at)
     }
 
@@ -148,17 +148,17 @@ impl Wire {
     }
 
     /// The debts whose replies are pending.
-    pub(crate) fn owed(&self) -> impl Iterator<Item = Debt> {
+    pub(crate) fn debts(&self) -> impl Iterator<Item = Debt> {
         let expected = self.expected.queue.iter();
-        expected.filter_map(|one| one.pending.owed().cloned())
+        expected.filter_map(|one| one.pending.debt().cloned())
     }
 
     // ---- sending
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
     #[inline]
-    pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Dialect {
-        let mut means = self.handshake.means;
+    pub(crate) fn dialect(&mut self, loads: Option<usize>, key: &Key) -> Dialect {
+        let mut means = self.handshake.dialect;
         if self.alone.has(key.names()) {
             means.beside = Beside::None;
         }
@@ -195,7 +195,7 @@ impl Wire {
     }
 
     /// Appends ASKING: the server carries out the next command although it does not own the slot yet.
-    pub(crate) fn ask(&mut self, out: &mut Output<'_>) {
+    pub(crate) fn write_asking(&mut self, out: &mut Output<'_>) {
         self.expect(Pending::Asking, out);
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
@@ -337,7 +337,7 @@ mod tests {
             let pending = |owed| {
                 Pending::Command(SentCommand {
                     operation: None,
-                    owed,
+                    debt: owed,
                     awaited: match alone {
                         true => Awaited::ByNone,
                         false => Awaited::ByOperation,
@@ -348,12 +348,12 @@ mod tests {
                 })
             };
             wire.expect(pending(None), &out);
-            assert_eq!(wire.unconfirmed(refused), None);
+            assert_eq!(wire.unconfirmed_release(refused), None);
             wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
-            assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
+            assert_eq!(wire.unconfirmed_release(refused), expected.then_some(now));
             wire.receive(b"+OK\r\n:1\r\n");
             while wire.next_reply(now, |_, _| ()).unwrap().is_some() {}
-            assert_eq!(wire.unconfirmed(refused), None);
+            assert_eq!(wire.unconfirmed_release(refused), None);
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
         };
         let command = SentCommand {
             operation: None,
-            owed: None,
+            debt: None,
             awaited: Awaited::ByOperation,
             named: false,
             loads: false,

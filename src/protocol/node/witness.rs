@@ -97,7 +97,7 @@ pub(crate) fn refused(text: &str) -> Cause {
         return Cause::demoted(text);
     }
     // In a Redis Cluster another server may own the slot by now, which does not rule out a witness.
-    let not_now = !meaning.is_final() || meaning.is_elsewhere();
+    let not_now = !meaning.is_final() || meaning.is_redirection();
     if not_now && meaning != Meaning::WrongType {
         return Cause::refused(text);
     }

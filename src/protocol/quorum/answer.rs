@@ -9,7 +9,7 @@ use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::vote::NOTIFIED;
 use crate::protocol::node::node::Node;
 use crate::protocol::quorum::votes::{Remarks, Votes};
-use crate::values::arithmetic::{Ballot, NodeSet, Tally};
+use crate::values::arithmetic::{NodeSet, Question, Tally};
 
 pub(crate) enum Outcome {
     /// The nodes that the operation was sent to.
@@ -90,7 +90,7 @@ impl Answer {
                 votes.remarks.make().causes.push((at, trying.clone()));
             }
         }
-        votes.errors(Ballot::Answer, self.tally.granted, nodes)
+        votes.errors(Question::Answer, self.tally.granted, nodes)
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::node_queue::{KnownHolder, LockInfo, QueueEntry};
+use crate::protocol::commands::lock_info::{KnownHolder, LockInfo};
+use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::{Action, Key, SharedKey};
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -210,7 +211,7 @@ impl Attempt {
     /// servers that do not have the key. Each try reveals where some of several Clusters have the key.
     fn may_succeed_now(&mut self, remarks: &Remarks) -> bool {
         let redirects = remarks.causes.iter();
-        let redirects = redirects.filter(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)));
+        let redirects = redirects.filter(|(_, cause)| matches!(**cause, Cause::Redirected(_)));
         let redirected: NodeSet = redirects.map(|(node, _)| *node).collect();
         let before = self.closed;
         self.closed = Some(before.map_or(redirected, |before| before.or(redirected)));
@@ -288,7 +289,7 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errors::elsewhere::Elsewhere;
+    use crate::errors::redirection::Redirection;
     use crate::proof::fixtures::{MS, NODE_TIMEOUT, answer, later, token, ttl, unavailable};
 
     fn begin(now: Point) -> Attempt {
@@ -423,8 +424,8 @@ mod tests {
         for (nodes, goes_on) in [(&[1, 2][..], true), (&[0, 2], true), (&[0, 1], false)] {
             let mut answer = answer(unavailable(true, false), 0, start);
             for node in nodes {
-                let elsewhere = Elsewhere::of("MOVED 17 h:2", &"h:1".into()).unwrap();
-                let cause = Arc::new(Cause::Elsewhere(elsewhere.into()));
+                let redirection = Redirection::of("MOVED 17 h:2", &"h:1".into()).unwrap();
+                let cause = Arc::new(Cause::Redirected(redirection.into()));
                 answer.remarks.make().causes.push((*node, cause));
             }
             let tried = attempt.answered(answer, later(start, MS));

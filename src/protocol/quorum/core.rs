@@ -6,7 +6,7 @@
 //!
 //! Operations may be submitted at any time. Each has its own time, and is answered as soon as its verdict is certain.
 
-// OK because nodes are never removed, and slots only while nothing refers to them.
+// OK because nodes are never removed, and operations only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
 mod leader_steps;
@@ -21,21 +21,21 @@ use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::script::Action;
+use crate::protocol::discovery::found_master::MasterConfirmation;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
-use crate::protocol::node::event::Events;
-use crate::protocol::node::found_master::Confirmed;
 use crate::protocol::node::node::{Closing, Node, Timeouts};
+use crate::protocol::node::node_events::NodeEvents;
 use crate::protocol::node::pending::OperationId;
 use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::answer::Answer;
-use crate::protocol::quorum::confirm::Confirmation;
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Operations;
+use crate::protocol::quorum::release_confirmation::ReleaseConfirmation;
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::protocol::quorum::view::View;
 use crate::values::arithmetic::{NodeSet, Verdict};
 use crate::values::prefix::Prefix;
@@ -50,7 +50,10 @@ pub(crate) enum Input<'a> {
     /// The bytes received. Empty if the read timed out.
     Received(Result<&'a [u8], Cause>),
     /// The directory's answer about the node's address, and when it was asked.
-    Confirmed { asked: Instant, answer: Confirmed },
+    MasterConfirmed {
+        asked: Instant,
+        answer: MasterConfirmation,
+    },
 }
 
 /// Which nodes may not have carried out what they are owed.
@@ -85,11 +88,11 @@ pub(crate) struct Core<W> {
     /// For the pauses between tries to connect.
     rng: Rng,
     operations: Operations<W>,
-    confirmation: Confirmation,
+    confirmation: ReleaseConfirmation,
     pub(crate) answers: Vec<(W, Answer)>,
     /// Debts that must be sent on to other servers (rule R45), by the thread that has read the answers.
     pub(crate) redirected: Vec<Redirected>,
-    pub(crate) events: Events,
+    pub(crate) events: NodeEvents,
     /// Whether threads that wait for news must be woken.
     pub(crate) news: bool,
 }
@@ -112,20 +115,20 @@ impl<W> Core<W> {
             closing: None,
             rng: Rng::new(seed),
             operations: Operations::new(prefix),
-            confirmation: Confirmation::default(),
+            confirmation: ReleaseConfirmation::default(),
             answers: Vec::new(),
             redirected: Vec::new(),
-            events: Events::default(),
+            events: NodeEvents::default(),
             news: false,
         }
     }
 
     /// Takes the debts that nodes must still be sent, or have not confirmed, and that `go` elsewhere, each with its node.
-    pub(crate) fn take_owed(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<(usize, Debt)> {
+    pub(crate) fn take_debts(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<(usize, Debt)> {
         let nodes = self.nodes.iter_mut().enumerate();
-        let owed = nodes.flat_map(|(at, node)| {
-            let debts = node.take_owed(&go).into_iter();
-            debts.map(move |debt| (at, debt))
+        let owed = nodes.flat_map(|(node_index, node)| {
+            let debts = node.take_debts(&go).into_iter();
+            debts.map(move |debt| (node_index, debt))
         });
         owed.collect()
     }
@@ -133,7 +136,7 @@ impl<W> Core<W> {
     /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     /// `others`: nodes beside these that may not grant the lock, either.
     #[cfg(feature = "cli")]
-    pub(crate) fn owed(&self, others: usize) -> OwedTo {
+    pub(crate) fn who_is_owed(&self, others: usize) -> OwedTo {
         let spare = crate::values::arithmetic::spare(self.nodes.len());
         let spare = spare.saturating_sub(others);
         let (owed, connected) = (self.owed_nodes(), self.connected_nodes());
@@ -152,7 +155,7 @@ impl<W> Core<W> {
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
         let all = 0..self.nodes.len();
-        all.filter(|at| is(&self.nodes[*at])).collect()
+        all.filter(|node| is(&self.nodes[*node])).collect()
     }
 
     /// Whether another server may have a key by now: releases that were waited for must be confirmed, too.
@@ -167,7 +170,7 @@ impl<W> Core<W> {
 
     /// Nodes whose servers run no scripts, as far as they are connected.
     pub(crate) fn without_scripts(&self) -> NodeSet {
-        self.which(|node| node.wire().handshake.means.lack() == Some(Lack::Scripts))
+        self.which(|node| node.wire().handshake.dialect.lack() == Some(Lack::Scripts))
     }
 
     fn view(&self, now: Instant) -> View {
@@ -194,16 +197,16 @@ impl<W> Core<W> {
         if op.action.ends() && (op.only_write || shortens || self.is_routed()) {
             self.confirmation.released(now);
         }
-        let slot = self.operations.submit(op, caller, now);
+        let index = self.operations.submit(op, caller, now);
         self.nodes.iter_mut().for_each(Node::retry_worker);
-        self.begin(slot, now);
+        self.begin(index, now);
     }
 
     /// Cancels the lock's repairs and extensions that are under way when it ends: written later, they would come behind
     /// the end.
     fn cancel_behind(&mut self, end: &Op, now: Instant) {
-        for slot in self.operations.slots() {
-            let operation = &self.operations[slot];
+        for index in self.operations.indices() {
+            let operation = &self.operations[index];
             // Behind a release an extension finds nothing.
             let prolongs =
                 operation.is_repair() || operation.is_extension() && !end.action.is_release();
@@ -212,7 +215,7 @@ impl<W> Core<W> {
                 && operation.op.key.token == end.key.token
                 && !mutant(Mutant::RepairAfterRelease)
             {
-                self.finish(slot, Verdict::Unavailable, now);
+                self.finish(index, Verdict::Unavailable, now);
             }
         }
     }
@@ -231,20 +234,21 @@ impl<W> Core<W> {
     }
 
     /// Begins the operation's time, unless first connections are waited for: then returns until when.
-    fn begin(&mut self, slot: usize, now: Instant) -> Option<Instant> {
+    fn begin(&mut self, index: usize, now: Instant) -> Option<Instant> {
         let is_steady = self.is_steady(now);
-        let operation = &mut self.operations[slot];
+        let operation = &mut self.operations[index];
         if operation.begun().is_some() || operation.op.only_write {
             return None;
         }
         let until = match self.all.majority_at {
-            Some(at) => at + self.timeouts.node,
+            Some(time) => time + self.timeouts.node,
             None => operation.waits_since() + self.timeouts.connect,
         };
         let nodes = if is_steady { &[] } else { &self.nodes[..] };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
         let mut asked = nodes.iter().enumerate();
-        let under_way = asked.any(|(at, node)| operation.op.nodes.has(at) && first(node))
+        let under_way = asked
+            .any(|(node_index, node)| operation.op.nodes.has(node_index) && first(node))
             && !mutant(Mutant::IgnoreFirstConnections);
         if under_way && now < until {
             return Some(until);
@@ -253,64 +257,66 @@ impl<W> Core<W> {
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         let is_named = operation.op.named.is_some();
         let nodes = if is_named { &self.nodes[..] } else { nodes };
-        for (at, node) in nodes.iter().enumerate() {
+        for (node_index, node) in nodes.iter().enumerate() {
             if node.is_connected() && is_named {
-                operation.keep_from(at, &node.wire().handshake.server.address);
+                operation.keep_from(node_index, &node.wire().handshake.server.address);
             }
             if node.always_votes() {
                 continue;
             }
             let standing = node.standing(now);
-            operation.heed(at, &standing, now);
+            operation.heed(node_index, &standing, now);
             // Its worker connects it now.
             self.news |= node.is_quarantined() && standing == Standing::Away;
         }
         // A release is sent to each node as soon as that is connected, and may have all its answers by now.
         if operation.has_votes() {
-            self.judge(slot, &self.view(now), now);
+            self.judge(index, &self.view(now), now);
         }
         None
     }
 
     /// Returns what a thread should do next.
-    pub(crate) fn next(&mut self, role: ThreadRole, now: Instant) -> Next {
+    pub(crate) fn next(&mut self, role: ThreadRole, now: Instant) -> ThreadStep {
         match role {
-            ThreadRole::Leader => self.lead(now),
-            ThreadRole::Worker(node) => self.serve(node, now),
-            ThreadRole::Confirmer => self.confirm(now),
+            ThreadRole::Leader => self.leader_step(now),
+            ThreadRole::Worker(node) => self.worker_step(node, now),
+            ThreadRole::Confirmer => self.confirmer_step(now),
         }
     }
 
-    pub(crate) fn input(&mut self, at: usize, input: Input<'_>, now: Instant) {
+    pub(crate) fn input(&mut self, node: usize, input: Input<'_>, now: Instant) {
         match input {
             Input::Started(result) => {
-                self.nodes[at].worker_started(result.is_ok());
+                self.nodes[node].worker_started(result.is_ok());
                 if let Err(cause) = result {
                     let cause = Arc::new(cause);
                     let operations = self.operations.open_mut();
-                    operations.for_each(|operation| operation.fail(at, &cause));
-                    self.away(at, cause, now);
+                    operations.for_each(|operation| operation.fail(node, &cause));
+                    self.away(node, cause, now);
                 }
             }
             Input::Sent(result) => {
-                self.nodes[at].written();
+                self.nodes[node].written();
                 // The thread that closes the nodes may wait for that.
                 self.news |= self.closing.is_some();
                 if let Err(cause) = result {
-                    self.sever(at, cause, now);
+                    self.sever(node, cause, now);
                 }
             }
-            Input::Received(result) => self.received(at, result, now),
-            Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
+            Input::Received(result) => self.received(node, result, now),
+            Input::MasterConfirmed { asked, answer } => {
+                self.master_confirmed(node, asked, answer, now)
+            }
         }
     }
 
-    fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
+    fn add_debt(&mut self, node: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
-            self.nodes[at].outbox.push(debt);
+            self.nodes[node].outbox.push(debt);
             self.all.steady_until = None;
             // The node's worker writes it at once.
-            self.news |= self.nodes[at].is_quarantined();
+            self.news |= self.nodes[node].is_quarantined();
         }
     }
 
@@ -336,61 +342,61 @@ impl<W> Core<W> {
 
     fn judge_all(&mut self, now: Instant) {
         let view = self.view(now);
-        for slot in self.operations.slots() {
-            self.judge(slot, &view, now);
+        for index in self.operations.indices() {
+            self.judge(index, &view, now);
         }
     }
 
     /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
-    fn judge(&mut self, slot: usize, view: &View, now: Instant) {
-        let Some(verdict) = self.operations[slot].verdict(view, now) else {
+    fn judge(&mut self, index: usize, view: &View, now: Instant) {
+        let Some(verdict) = self.operations[index].verdict(view, now) else {
             return;
         };
-        if self.operations[slot].is_acquire() && verdict != Verdict::Yes {
-            self.operations[slot].phase = Phase::Undoing(verdict);
-            self.undo(slot);
+        if self.operations[index].is_acquire() && verdict != Verdict::Yes {
+            self.operations[index].phase = Phase::Undoing(verdict);
+            self.undo(index);
         } else {
-            self.finish(slot, verdict, now);
+            self.finish(index, verdict, now);
         }
     }
 
-    fn undo(&mut self, slot: usize) {
-        let (undo_to, release) = self.operations[slot].undo();
-        for at in undo_to.iter() {
-            self.add_debt(at, Some(Debt::release(release.clone())));
-            if self.nodes[at].takes_releases() {
-                self.operations[slot].undo_to.add(at);
+    fn undo(&mut self, index: usize) {
+        let (undo_to, release) = self.operations[index].undo();
+        for node in undo_to.iter() {
+            self.add_debt(node, Some(Debt::release(release.clone())));
+            if self.nodes[node].takes_releases() {
+                self.operations[index].undo_to.add(node);
             }
         }
     }
 
-    fn finish(&mut self, slot: usize, verdict: Verdict, now: Instant) {
-        self.operations[slot].phase = Phase::Free;
+    fn finish(&mut self, index: usize, verdict: Verdict, now: Instant) {
+        self.operations[index].phase = Phase::Free;
         // The end of the lock must be sent where it was not written, or where the connection it was written on has died.
-        let Operation { op, sent_to, .. } = &self.operations[slot];
+        let Operation { op, sent_to, .. } = &self.operations[index];
         let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
         let nodes = nodes.without(*sent_to);
         if !nodes.is_empty()
-            && let Some(debt) = self.operations[slot].owed()
+            && let Some(debt) = self.operations[index].debt()
         {
-            for at in nodes
+            for node_index in nodes
                 .iter()
                 .filter(|_| !mutant(Mutant::ReleaseWhereConnected))
             {
-                self.add_debt(at, Some(debt.clone()));
+                self.add_debt(node_index, Some(debt.clone()));
             }
         }
-        // Slots that an extension finds are put right by the refill.
-        let operation = &self.operations[slot];
+        // Permits that an extension finds are put right by the refill.
+        let operation = &self.operations[index];
         let acquired = verdict == Verdict::Yes && operation.is_acquire();
         if acquired && operation.counts_apart() {
-            for (at, release) in self.operations[slot].stray_releases() {
-                self.add_debt(at, Some(Debt::release(release)));
+            for (node_index, release) in self.operations[index].stray_releases() {
+                self.add_debt(node_index, Some(Debt::release(release)));
             }
-            let operation = &self.operations[slot];
+            let operation = &self.operations[index];
             let number = operation.number;
-            let id = OperationId { slot, number };
-            // One that was given up may grant a slot yet.
+            let id = OperationId { index, number };
+            // One that was given up may grant a permit yet.
             let awaited = self.which(|node| node.wire().awaits(id));
             let awaited = operation.sent_to.and(awaited);
             if !awaited.is_empty() {
@@ -398,8 +404,8 @@ impl<W> Core<W> {
                 self.operations.late.add(number, key, awaited, now);
             }
         }
-        let notified_elsewhere = self.operations.take_notified(slot);
-        let operation = &mut self.operations[slot];
+        let notified_elsewhere = self.operations.take_notified(index);
+        let operation = &mut self.operations[index];
         let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
         let caller = operation.caller.take();
         if let Some(caller) = caller {
@@ -426,7 +432,7 @@ impl<W> Core<W> {
         node.is_steady() && node.tries() > 0 && !is_probed
     }
 
-    /// Whether [`take_owed`](Core::take_owed) returns anything.
+    /// Whether [`take_debts`](Core::take_debts) returns anything.
     pub(crate) fn owes_any(&self) -> bool {
         self.nodes.iter().any(Node::is_owed)
     }

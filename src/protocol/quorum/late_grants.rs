@@ -75,8 +75,8 @@ pub(crate) fn stray(key: Key, node: usize, reply: Reply) -> Option<Debt> {
     let Vote::Granted(number) = Action::Acquire(Ttl::MIN).vote(&key, reply) else {
         return None;
     };
-    let slot = u16::try_from(number.checked_sub(1)?).ok()?;
-    let is_stray = key.kind.slot() != Some(slot);
-    let release = key.of_kind(Kind::Stray(slot));
+    let index = u16::try_from(number.checked_sub(1)?).ok()?;
+    let is_stray = key.kind.slot() != Some(index);
+    let release = key.of_kind(Kind::Stray(index));
     is_stray.then(|| Debt::release(release.sent_to(std::iter::once(node).collect())))
 }

@@ -8,7 +8,7 @@ use crate::protocol::commands::node_queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::values::arithmetic::{Ballot, NodeSet};
+use crate::values::arithmetic::{NodeSet, Question};
 use crate::values::endpoint::Endpoint;
 use crate::values::label::Label;
 
@@ -29,7 +29,7 @@ pub(crate) struct Op {
     pub(crate) nodes: NodeSet,
     /// The only server that the operation may be sent to: it does not have the slot yet, and carries out the operation
     /// all the same. Boxed, since it is rare and operations are moved.
-    pub(crate) named: Option<Box<Named>>,
+    pub(crate) named: Option<Box<NamedServer>>,
     /// The nodes that may have carried out the end of a lock before it was sent on: there it is no news that they do not
     /// have the lock.
     pub(crate) may_be_done: NodeSet,
@@ -46,7 +46,7 @@ pub(crate) struct FirstWait {
 
 /// The server that a slot is migrating to, as the slot's owner named it.
 #[derive(Clone)]
-pub(crate) struct Named {
+pub(crate) struct NamedServer {
     pub(crate) server: Endpoint,
     /// When the server that has the slot was asked.
     pub(crate) at: Instant,
@@ -115,7 +115,7 @@ impl Op {
 
     #[inline]
     pub(crate) fn is_acquire(&self) -> bool {
-        self.action.question() == Ballot::Acquire
+        self.action.question() == Question::Acquire
     }
 
     /// Whether the operation enters the queues of a lock that is held.
@@ -126,7 +126,7 @@ impl Op {
     /// The debt to a node that does not carry out the operation, if it ends a lock. `submitted`: when the operation was
     /// submitted, at the earliest.
     #[inline]
-    pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
+    pub(crate) fn debt(&self, submitted: Instant) -> Option<Debt> {
         match self.action {
             Action::Release(notify) => Some(Debt::release(self.key.clone()).notifying(notify)),
             Action::Shorten(ttl) if !mutant(Mutant::OweNoShortening) => {
@@ -148,7 +148,7 @@ impl Op {
     }
 
     /// Sets the server that was named ([`Op::named`]).
-    pub(crate) fn named(self, named: Option<Named>) -> Op {
+    pub(crate) fn named(self, named: Option<NamedServer>) -> Op {
         let named = named.map(Box::new);
         Op { named, ..self }
     }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::{Cause, Limit};
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{Proof, Refusal, Vote};
+use crate::protocol::discovery::found_master::REDIRECT_BELIEVED;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::cluster_votes::is_at;
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::found_master::REDIRECT_BELIEVED;
 use crate::protocol::node::node::{Node, Timeouts};
 use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::view::View;
 use crate::protocol::quorum::votes::Votes;
 use crate::values::arithmetic::{NodeSet, Verdict, majority, spare};
+use crate::values::endpoint::is_at;
 use crate::values::prefix::Prefix;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,8 +132,8 @@ impl<W> Operation<W> {
     }
 
     /// The debt to a node that does not carry out the operation, if it ends a lock.
-    pub(crate) fn owed(&self) -> Option<Debt> {
-        self.op.owed(self.schedule.submitted)
+    pub(crate) fn debt(&self) -> Option<Debt> {
+        self.op.debt(self.schedule.submitted)
     }
 
     /// Whether a caller waits for the verdict.
@@ -202,7 +202,7 @@ impl<W> Operation<W> {
 
     /// Whether the server that has the slot lately named the one that is asked, if it has to (rule R43).
     fn is_named(&self, now: Instant) -> bool {
-        let holds = |at: Instant| now <= at + REDIRECT_BELIEVED;
+        let holds = |time: Instant| now <= time + REDIRECT_BELIEVED;
         let named = self.op.named.as_ref();
         named.is_none_or(|named| holds(named.at)) || mutant(Mutant::NamedForEver)
     }
@@ -415,7 +415,7 @@ impl<W> Operation<W> {
             self.sent_to.add(node);
             self.fail(
                 node,
-                &Arc::new(Cause::Elsewhere(Elsewhere::unnamed(server).into())),
+                &Arc::new(Cause::Redirected(Redirection::unnamed(server).into())),
             );
         }
     }
@@ -434,7 +434,7 @@ impl<W> Operation<W> {
         let spare = spare(nodes.len());
         let is_away = |(_, node): &(usize, &Node)| !node.is_connected() && node.cause().is_some();
         let away = nodes.iter().enumerate().filter(is_away);
-        let away: NodeSet = away.map(|(at, _)| at).collect();
+        let away: NodeSet = away.map(|(node_index, _)| node_index).collect();
         let failed = away.or(slow.and(self.owing()));
         let failed = failed.without(self.votes.tally.voted());
         let failed = failed.or(self.votes.tally.failed);
@@ -447,26 +447,26 @@ impl<W> Operation<W> {
             false => Cause::NoAnswer(waited, Limit::Rest),
         });
         let trying = Arc::new(Cause::NotConnected(waited, timeouts.connect));
-        for (at, node) in nodes.iter().enumerate() {
+        for (node_index, node) in nodes.iter().enumerate() {
             match (node.is_connected(), node.cause()) {
                 // A server that refused for good before this may have been put right: another try to connect is under
                 // way. The refusal is reported all the same.
-                (false, Some(cause)) if cause.is_final() => self.votes.tally.fail(at),
-                (false, cause) => self.fail(at, cause.unwrap_or(&trying)),
-                (true, _) if self.sent_to.has(at) => self.fail(at, &silent),
+                (false, Some(cause)) if cause.is_final() => self.votes.tally.fail(node_index),
+                (false, cause) => self.fail(node_index, cause.unwrap_or(&trying)),
+                (true, _) if self.sent_to.has(node_index) => self.fail(node_index, &silent),
                 (true, _) => {}
             }
         }
         let rest = NodeSet::first(nodes.len()).without(self.votes.tally.voted());
-        for at in rest.iter() {
+        for node_index in rest.iter() {
             // The node would have been asked if the others had sufficed; or its address is not confirmed (a release needs no
             // confirmation); or there was no time.
-            let node = nodes.get(at).filter(|_| !self.op.action.ends());
+            let node = nodes.get(node_index).filter(|_| !self.op.action.ends());
             let doubt = node.and_then(|node| node.wire().address.doubt(now));
             match (self.votes.tally.failed.len() > spare, doubt) {
-                (_, Some(doubt)) => self.fail(at, doubt),
-                (true, None) => self.votes.tally.fail(at),
-                (false, None) => self.fail(at, &Arc::new(Cause::NotAsked)),
+                (_, Some(doubt)) => self.fail(node_index, doubt),
+                (true, None) => self.votes.tally.fail(node_index),
+                (false, None) => self.fail(node_index, &Arc::new(Cause::NotAsked)),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The operations under way.
 
-// OK because free slots are given up only at the end, and an index that was kept is checked by `open` first.
+// OK because free entries are given up only at the end, and an index that was kept is checked by `open` first.
 #![allow(clippy::indexing_slicing)]
 
 use std::ops::{Index, IndexMut};
@@ -16,12 +16,12 @@ use crate::protocol::quorum::view::View;
 use crate::values::arithmetic::NodeSet;
 use crate::values::prefix::Prefix;
 
-/// The number of slots that are kept for operations to come.
-const SLOTS: usize = 64;
+/// The number of entries that are kept for operations to come.
+const KEPT: usize = 64;
 
 /// `W`: the caller that waits for an answer.
 pub(crate) struct Operations<W> {
-    slots: Vec<Operation<W>>,
+    entries: Vec<Operation<W>>,
     submitted: u64,
     /// The prefix that the commands are packed with.
     pub(crate) prefix: Prefix,
@@ -32,7 +32,7 @@ pub(crate) struct Operations<W> {
 impl<W> Operations<W> {
     pub(crate) fn new(prefix: Prefix) -> Operations<W> {
         Operations {
-            slots: Vec::new(),
+            entries: Vec::new(),
             submitted: 0,
             prefix,
             notified_elsewhere: NotifiedElsewhere::default(),
@@ -40,56 +40,56 @@ impl<W> Operations<W> {
         }
     }
 
-    /// The operation in a slot, and the prefix.
-    pub(crate) fn with_prefix(&mut self, slot: usize) -> (&mut Operation<W>, &Prefix) {
-        (&mut self.slots[slot], &self.prefix)
+    /// The operation in a index, and the prefix.
+    pub(crate) fn with_prefix(&mut self, index: usize) -> (&mut Operation<W>, &Prefix) {
+        (&mut self.entries[index], &self.prefix)
     }
 
     /// Whether a release that came late has notified a process that the lock of this acquire is free. Reported once.
-    pub(crate) fn take_notified(&mut self, slot: usize) -> bool {
-        let operation = &self.slots[slot];
+    pub(crate) fn take_notified(&mut self, index: usize) -> bool {
+        let operation = &self.entries[index];
         operation.is_acquire() && self.notified_elsewhere.take(&operation.op.key.resource)
     }
 
-    /// Adds an operation. Returns its slot.
+    /// Adds an operation. Returns its index.
     pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) -> usize {
         self.submitted += 1;
         let is_free = |operation: &Operation<W>| !operation.is_under_way();
-        let free = self.slots.iter().position(is_free);
+        let free = self.entries.iter().position(is_free);
         let new = |bytes| Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
         match free {
-            Some(slot) => {
-                let place = &mut self.slots[slot];
+            Some(index) => {
+                let place = &mut self.entries[index];
                 *place = new(std::mem::take(&mut place.bytes));
-                slot
+                index
             }
             None => {
-                self.slots.push(new(Vec::new()));
-                self.slots.len() - 1
+                self.entries.push(new(Vec::new()));
+                self.entries.len() - 1
             }
         }
     }
 
-    /// All slots, which may be free.
-    pub(crate) fn slots(&self) -> std::ops::Range<usize> {
-        0..self.slots.len()
+    /// All entries, which may be free.
+    pub(crate) fn indices(&self) -> std::ops::Range<usize> {
+        0..self.entries.len()
     }
 
-    /// Gives up free slots after many operations at a time: each survey goes through all slots.
+    /// Gives up free entries after many operations at a time: each survey goes through all entries.
     pub(crate) fn shrink(&mut self) {
         let is_free = |last: &Operation<W>| !last.is_under_way();
-        while self.slots.len() > SLOTS && self.slots.last().is_some_and(is_free) {
-            self.slots.pop();
+        while self.entries.len() > KEPT && self.entries.last().is_some_and(is_free) {
+            self.entries.pop();
         }
     }
 
     pub(crate) fn under_way(&self) -> impl Iterator<Item = &Operation<W>> {
-        let operations = self.slots.iter();
+        let operations = self.entries.iter();
         operations.filter(|operation| operation.is_under_way())
     }
 
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
-        self.slots.iter_mut()
+        self.entries.iter_mut()
     }
 
     /// The operations for whose verdict a caller waits.
@@ -97,12 +97,12 @@ impl<W> Operations<W> {
         self.all_mut().filter(|operation| operation.is_open())
     }
 
-    /// The slot of an operation that is still open to votes.
+    /// The index of an operation that is still open to votes.
     pub(crate) fn open(&self, id: OperationId) -> Option<usize> {
-        let operation = self.slots.get(id.slot)?;
+        let operation = self.entries.get(id.index)?;
         let same = operation.number == id.number || mutant(Mutant::ReplyToAnyOperation);
         let open = operation.phase == Phase::Open || mutant(Mutant::YesAfterUndo);
-        (same && open).then_some(id.slot)
+        (same && open).then_some(id.index)
     }
 
     /// The caller that has waited longest for an answer.
@@ -163,14 +163,14 @@ impl Wants {
 impl<W> Index<usize> for Operations<W> {
     type Output = Operation<W>;
 
-    fn index(&self, slot: usize) -> &Operation<W> {
-        &self.slots[slot]
+    fn index(&self, index: usize) -> &Operation<W> {
+        &self.entries[index]
     }
 }
 
 impl<W> IndexMut<usize> for Operations<W> {
-    fn index_mut(&mut self, slot: usize) -> &mut Operation<W> {
-        &mut self.slots[slot]
+    fn index_mut(&mut self, index: usize) -> &mut Operation<W> {
+        &mut self.entries[index]
     }
 }
 
@@ -194,52 +194,52 @@ mod tests {
         let acquire = submit(Action::Acquire(ttl(1000 * MS)), b"a");
         let notified = Debt::release(key(b"a"));
         operations.notified_elsewhere.add(Some(&notified));
-        for (slot, expected) in [
+        for (index, expected) in [
             (release, false),
             (other, false),
             (acquire, true),
             (acquire, false),
         ] {
-            assert_eq!(operations.take_notified(slot), expected, "{slot}");
+            assert_eq!(operations.take_notified(index), expected, "{index}");
         }
     }
 
-    /// The next one has the same slot.
+    /// The next one has the same index.
     #[test]
     fn an_answer_to_an_operation_that_has_ended_is_no_other_one_s() {
         let (mut operations, now) = (Operations::new(Prefix::default()), clock::instant());
         let begin = |operations: &mut Operations<u8>, caller| {
             let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a"));
-            let slot = operations.submit(op, caller, now);
-            let number = operations[slot].number;
-            OperationId { slot, number }
+            let index = operations.submit(op, caller, now);
+            let number = operations[index].number;
+            OperationId { index, number }
         };
         let [first, second] = [1, 2].map(|caller| begin(&mut operations, caller));
         assert_eq!(operations.longest_waiting(), Some(&1));
-        operations[first.slot].phase = Phase::Free;
+        operations[first.index].phase = Phase::Free;
         let third = begin(&mut operations, 3);
-        assert_eq!(third.slot, first.slot);
+        assert_eq!(third.index, first.index);
         assert_eq!(operations.open(first), None);
-        assert_eq!(operations.open(second), Some(second.slot));
-        assert_eq!(operations.open(third), Some(third.slot));
+        assert_eq!(operations.open(second), Some(second.index));
+        assert_eq!(operations.open(third), Some(third.index));
         assert_eq!(operations.longest_waiting(), Some(&2));
     }
 
     #[test]
     fn free_slots_behind_the_last_operation_are_given_up_beyond_a_number() {
         let mut operations = Operations::new(Prefix::default());
-        for _ in 0..SLOTS + 3 {
+        for _ in 0..KEPT + 3 {
             let op = Op::new(Action::Release(Notify::None), key(b"a"));
             operations.submit(op, (), clock::instant());
         }
         operations.shrink();
-        assert_eq!(operations.slots().len(), SLOTS + 3);
-        operations[SLOTS + 2].phase = Phase::Free;
-        operations[SLOTS].phase = Phase::Free;
+        assert_eq!(operations.indices().len(), KEPT + 3);
+        operations[KEPT + 2].phase = Phase::Free;
+        operations[KEPT].phase = Phase::Free;
         operations.shrink();
-        assert_eq!(operations.slots().len(), SLOTS + 2);
+        assert_eq!(operations.indices().len(), KEPT + 2);
         operations.all_mut().for_each(|one| one.phase = Phase::Free);
         operations.shrink();
-        assert_eq!(operations.slots().len(), SLOTS);
+        assert_eq!(operations.indices().len(), KEPT);
     }
 }

@@ -50,11 +50,11 @@ impl View {
             ..View::steady(nodes.len(), reader)
         };
         let mut always = NodeSet::EMPTY;
-        for (at, node) in nodes.iter().enumerate() {
+        for (node_index, node) in nodes.iter().enumerate() {
             if node.always_votes() {
-                always.add(at);
+                always.add(node_index);
             } else if node.is_connected() {
-                view.add(at, node.standing(now));
+                view.add(node_index, node.standing(now));
             } else {
                 let cause = node.cause().map(|cause| &**cause);
                 view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
@@ -67,14 +67,14 @@ impl View {
     }
 
     /// Adds a node that is connected.
-    fn add(&mut self, at: usize, standing: Standing) {
-        self.connected.add(at);
+    fn add(&mut self, node: usize, standing: Standing) {
+        self.connected.add(node);
         match standing {
             Standing::Votes => {
-                self.held.add(at);
-                self.grants.add(at);
+                self.held.add(node);
+                self.grants.add(node);
             }
-            Standing::Extends(_) => self.held.add(at),
+            Standing::Extends(_) => self.held.add(node),
             Standing::Unconfirmed(_) | Standing::Not(_) | Standing::Away => {}
         }
     }

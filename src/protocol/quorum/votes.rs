@@ -7,12 +7,12 @@ use crate::errors::cause::Cause;
 use crate::errors::lock_error::LostReason;
 use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::protocol::commands::kind_votes::Numbers;
-use crate::protocol::commands::node_queue::LockInfo;
+use crate::protocol::commands::lock_info::LockInfo;
 use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::restart_guard::retry_after;
-use crate::values::arithmetic::{Ballot, NodeSet, Tally, spare};
+use crate::values::arithmetic::{NodeSet, Question, Tally, spare};
 
 /// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +89,7 @@ impl Votes {
         if !self.tally.voted().has(node) {
             self.tally.fail(node);
             self.remarks.make().causes.push((node, cause.clone()));
-            if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
+            if matches!(**cause, Cause::Closed(_) | Cause::Redirected(_)) {
                 self.closed.add(node);
             }
         }
@@ -100,14 +100,14 @@ impl Votes {
         self.failed_by(|cause| {
             matches!(
                 cause,
-                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Redirected(_) | Cause::Demoted(_)
             )
         })
     }
 
     /// Nodes that did not carry out the operation, since another server has the key.
-    pub(crate) fn elsewhere(&self) -> NodeSet {
-        self.failed_by(|cause| matches!(cause, Cause::Elsewhere(_)))
+    pub(crate) fn redirected(&self) -> NodeSet {
+        self.failed_by(|cause| matches!(cause, Cause::Redirected(_)))
     }
 
     /// Nodes that failed for a cause that `is_it` accepts.
@@ -118,16 +118,21 @@ impl Votes {
     }
 
     /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-    pub(crate) fn errors(&self, question: Ballot, sent_to: NodeSet, nodes: &[Node]) -> NodeErrors {
+    pub(crate) fn errors(
+        &self,
+        question: Question,
+        sent_to: NodeSet,
+        nodes: &[Node],
+    ) -> NodeErrors {
         let answered = self.tally.granted.or(self.tally.refused);
-        let error = |(at, node): (usize, &Node)| {
+        let error = |(node_index, node): (usize, &Node)| {
             let mut causes = self.remarks.causes.iter();
-            let own = causes.rfind(|(failed, _)| *failed == at);
-            let away = node.cause().filter(|_| !sent_to.has(at));
+            let own = causes.rfind(|(failed, _)| *failed == node_index);
+            let away = node.cause().filter(|_| !sent_to.has(node_index));
             let cause = own.map(|(_, cause)| cause).or(away);
-            let cause = cause.filter(|_| !answered.has(at))?;
+            let cause = cause.filter(|_| !answered.has(node_index))?;
             Some(NodeError {
-                node: at,
+                node: node_index,
                 address: node.address.clone(),
                 cause: cause.clone(),
             })
@@ -192,7 +197,7 @@ mod tests {
             for (node, cause) in causes.into_iter().enumerate() {
                 votes.fail(node, &Arc::new(cause));
             }
-            let errors = votes.errors(Ballot::Acquire, NodeSet::first(3), &nodes);
+            let errors = votes.errors(Question::Acquire, NodeSet::first(3), &nodes);
             errors.retry_after()
         };
         let sits_out = || Cause::Quarantined(700 * MS, false);
@@ -212,7 +217,7 @@ mod tests {
         (0..3).for_each(|node| votes.tally.refuse(node));
         let instead = [Instead::Nothing, Instead::Another, Instead::Nothing];
         votes.remarks.make().instead = instead.to_vec();
-        let errors = votes.errors(Ballot::Held, NodeSet::first(3), &nodes);
+        let errors = votes.errors(Question::Held, NodeSet::first(3), &nodes);
         assert_eq!(errors.denied(), 1);
     }
 
@@ -227,7 +232,7 @@ mod tests {
         }
         votes.grant(0, 1);
         votes.fail(1, &Arc::new(Cause::refused("OOM command not allowed")));
-        let errors = votes.errors(Ballot::Held, NodeSet::first(3), &nodes);
+        let errors = votes.errors(Question::Held, NodeSet::first(3), &nodes);
         let errors = errors.iter().map(|error| (error.node, error.to_string()));
         match &*errors.collect::<Vec<_>>() {
             [(1, cause)] => assert!(cause.contains("OOM"), "{cause}"),

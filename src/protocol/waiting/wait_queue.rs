@@ -112,7 +112,7 @@ impl<W: Clone> WaitQueues<W> {
     }
 
     /// Whether no lock has a queue, and this process cannot be notified: a release need not look for the next waiter.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn none_waits(&self) -> bool {
         self.queues.is_empty() && self.subscriptions.is_idle()
     }
 

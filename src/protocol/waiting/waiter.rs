@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::node_queue::{KnownHolder, QueueEntry, QueueTurn};
+use crate::protocol::commands::lock_info::KnownHolder;
+use crate::protocol::commands::node_queue::{QueueEntry, QueueTurn};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::poller::Poller;
 use crate::values::arithmetic::Ttl;

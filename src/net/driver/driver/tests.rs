@@ -2,19 +2,23 @@ use super::*;
 use crate::errors::cause::Cause;
 use crate::net::driver::observe::Observer;
 use crate::protocol::quorum::core::Input;
-use crate::protocol::quorum::next::{Next, ThreadRole};
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
 
 /// A driver of one node, at which nothing listens, and the caller that waits for an operation under way.
 fn waiting() -> (Driver, Arc<Caller>) {
     let node = "redis://127.0.0.1:1".into_nodes().unwrap();
-    let driver = Driver::new(Nodes::new(node, &Options::default(), Observer::default()));
-    let waiter = submit(&mut driver.nodes.state(), Op::ping());
+    let driver = Driver::new(Executor::new(
+        node,
+        &Options::default(),
+        Observer::default(),
+    ));
+    let waiter = submit(&mut driver.executor.state(), Op::ping());
     (driver, waiter)
 }
 
-fn leads(turn: Option<Signal>) -> Option<Box<Leader>> {
+fn leads(turn: Option<Signal>) -> Option<Box<LeaderState>> {
     match turn? {
         Signal::Leads(leader) => Some(leader),
         Signal::Answered(_) => None,
@@ -23,21 +27,21 @@ fn leads(turn: Option<Signal>) -> Option<Box<Leader>> {
 
 /// Takes the lead, and ends it.
 fn lead_and_end(driver: &Driver) {
-    let mut lead = Lead {
-        nodes: &driver.nodes,
-        leader: driver.nodes.take_lead(&mut driver.nodes.state()),
+    let mut lead = LeaderLoop {
+        executor: &driver.executor,
+        leader: driver.executor.take_lead(&mut driver.executor.state()),
     };
-    lead.end(driver.nodes.state());
+    lead.end(driver.executor.state());
 }
 
 /// Makes the node's worker fail to connect: that ends operations.
 fn fail_to_connect(driver: &Driver) {
-    let (mut state, now) = (driver.nodes.state(), clock::instant());
+    let (mut state, now) = (driver.executor.state(), clock::instant());
     state.core.next(ThreadRole::Leader, now);
     state.core.input(0, Input::Started(Ok(())), now);
     state.core.connect_now();
     let task = state.core.next(ThreadRole::Worker(0), now);
-    assert!(matches!(task, Next::Connect { .. }), "{task:?}");
+    assert!(matches!(task, ThreadStep::Connect { .. }), "{task:?}");
     state
         .core
         .connected(0, Err(Cause::Closed("at once".into())), now);
@@ -47,11 +51,11 @@ fn fail_to_connect(driver: &Driver) {
 fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
     let (driver, waiter) = waiting();
     let answered = Caller::new(None);
-    assert!(driver.take_lead(&answered, true).is_none());
-    assert!(driver.nodes.is_lead_vacant());
-    assert!(leads(driver.take_lead(&waiter, true)).is_some());
-    assert!(driver.take_lead(&waiter, true).is_none());
-    assert!(!driver.nodes.is_lead_vacant());
+    assert!(driver.try_to_lead(&answered, true).is_none());
+    assert!(driver.executor.is_lead_vacant());
+    assert!(leads(driver.try_to_lead(&waiter, true)).is_some());
+    assert!(driver.try_to_lead(&waiter, true).is_none());
+    assert!(!driver.executor.is_lead_vacant());
 }
 
 /// A lead that no thread looks for would be lost.
@@ -61,8 +65,8 @@ fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
         let (driver, waiter) = waiting();
         waiter.set_awake(awake);
         lead_and_end(&driver);
-        assert_eq!(driver.nodes.is_lead_vacant(), awake);
-        assert_eq!(leads(waiter.take_turn()).is_some(), !awake);
+        assert_eq!(driver.executor.is_lead_vacant(), awake);
+        assert_eq!(leads(waiter.take_signal()).is_some(), !awake);
         // The thread looks once more before it sleeps.
         assert_eq!(leads(driver.wait_awake(&waiter)).is_some(), awake);
         assert!(!waiter.is_awake() || awake);
@@ -72,14 +76,14 @@ fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
 #[test]
 fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
     let (driver, waiter) = waiting();
-    let leader = driver.nodes.take_lead(&mut driver.nodes.state());
+    let leader = driver.executor.take_lead(&mut driver.executor.state());
     fail_to_connect(&driver);
     fail_to_connect(&driver);
     driver
-        .nodes
-        .leave_lead(&mut driver.nodes.state(), leader.unwrap());
+        .executor
+        .leave_lead(&mut driver.executor.state(), leader.unwrap());
     lead_and_end(&driver);
-    assert!(matches!(waiter.take_turn(), Some(Signal::Answered(_))));
+    assert!(matches!(waiter.take_signal(), Some(Signal::Answered(_))));
 }
 
 /// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.
@@ -88,21 +92,21 @@ fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_th
     let (driver, first) = waiting();
     fail_to_connect(&driver);
     drop(driver.collect(&[first]));
-    let answered = submit(&mut driver.nodes.state(), Op::ping());
+    let answered = submit(&mut driver.executor.state(), Op::ping());
     answered.set_awake(true);
     lead_and_end(&driver);
     fail_to_connect(&driver);
-    assert_eq!(driver.nodes.state().core.answers.len(), 1);
-    let asleep = submit(&mut driver.nodes.state(), Op::ping());
+    assert_eq!(driver.executor.state().core.answers.len(), 1);
+    let asleep = submit(&mut driver.executor.state(), Op::ping());
     let leader = leads(driver.wait_awake(&answered)).expect("it would sleep for ever");
     let answer = driver.lead(
         leader,
-        driver.nodes.state(),
+        driver.executor.state(),
         clock::instant(),
         Some(&answered),
     );
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
-    assert!(leads(asleep.take_turn()).is_some());
+    assert!(leads(asleep.take_signal()).is_some());
 }
 
 /// A hand-off may fail. Then the thread sleeps in its queue, and is handed off another lock.
@@ -114,9 +118,9 @@ fn a_thread_that_was_answered_awake_is_not_taken_for_awake_at_its_next_hand_off(
     }
     drop(driver.run_handed_off(&waiter));
     let submitter = Submitter::Waiter(waiter.clone());
-    let mut state = driver.nodes.state();
+    let mut state = driver.executor.state();
     state.core.submit(Op::ping(), submitter, clock::instant());
     drop(state);
     lead_and_end(&driver);
-    assert!(leads(waiter.take_turn()).is_some(), "it would sleep on");
+    assert!(leads(waiter.take_signal()).is_some(), "it would sleep on");
 }

@@ -12,21 +12,21 @@ use super::servers::address;
 use super::world::{Count, Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
+use crate::protocol::cluster::cluster_votes::About;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
+use crate::protocol::discovery::found_master::{DirectoryTimes, FoundMaster};
 use crate::protocol::mutants::Promise;
-use crate::protocol::node::cluster_votes::About;
-use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::witness::Witness;
 use crate::protocol::node::witness_look::{IDENTITY_PARTS, Judged, WitnessLook, look};
 use crate::protocol::quorum::core::Input;
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::values::arithmetic::NodeSet;
 
 /// How long the first servers of a world have been up.
@@ -159,43 +159,49 @@ impl ShardWorld {
         self.announce(p, l);
     }
 
-    fn carry_out(&mut self, (p, l): (usize, usize), role: ThreadRole, next: Next, now: Instant) {
+    fn carry_out(
+        &mut self,
+        (p, l): (usize, usize),
+        role: ThreadRole,
+        next: ThreadStep,
+        now: Instant,
+    ) {
         let lane = &mut self.processes[p].lanes[l];
         match next {
-            Next::StartWorker { node } => {
+            ThreadStep::StartWorker { node } => {
                 let old = lane.connections[node].take();
                 self.start_worker((p, l), node);
                 old.into_iter().for_each(|old| self.give_up(old, true));
             }
-            Next::HandOver { node } => self.start_worker((p, l), node),
-            Next::StartConfirmer => {
+            ThreadStep::HandOver { node } => self.start_worker((p, l), node),
+            ThreadStep::StartConfirmer => {
                 lane.confirmer = Task::Runs;
                 self.go((p, l), role);
             }
-            Next::Connect { node } => {
+            ThreadStep::Connect { node } => {
                 if lane.connections[node].is_none() {
                     lane.workers[node] = Task::Connects;
                 }
                 let at = self.t + self.delay() + self.delay();
                 self.at(at, Event::Connected(p, l, node));
             }
-            Next::Adopt { node } => {
+            ThreadStep::Adopt { node } => {
                 let fresh = lane.fresh[node].take();
                 if let Some(old) = std::mem::replace(&mut lane.connections[node], fresh) {
                     self.give_up(old, true);
                 }
             }
-            Next::Send { nodes, .. } => self.send_to((p, l), role, nodes, now),
-            Next::Recv { node, until } => *lane.task(role) = Task::Recv(node, until),
-            Next::Wait { until } => *lane.task(role) = Task::Waits(until),
-            Next::Lead if lane.leader == Task::None => lane.leader = Task::Runs,
-            Next::Lead => lane.confirmer = Task::Waits(now + Duration::from_millis(1)),
-            Next::Ask { node, found } => {
+            ThreadStep::Send { nodes, .. } => self.send_to((p, l), role, nodes, now),
+            ThreadStep::Recv { node, until } => *lane.task(role) = Task::Recv(node, until),
+            ThreadStep::Wait { until } => *lane.task(role) = Task::Waits(until),
+            ThreadStep::TryToLead if lane.leader == Task::None => lane.leader = Task::Runs,
+            ThreadStep::TryToLead => lane.confirmer = Task::Waits(now + Duration::from_millis(1)),
+            ThreadStep::ConfirmMaster { node, found } => {
                 lane.asked_about[node] = Some(*found);
                 let at = self.t + self.delay() + self.delay();
                 self.at(at, Event::Confirmed(p, l, node, self.t));
             }
-            Next::Reconnected | Next::Finished => {
+            ThreadStep::Reconnected | ThreadStep::Finished => {
                 *lane.task(role) = Task::None;
                 let ThreadRole::Worker(node) = role else {
                     return;
@@ -315,14 +321,15 @@ impl ShardWorld {
                 lately: found.is_confirmed,
             };
             let maps = self.ask((p, node), place.slot, Some(about), asked);
-            let (word, stays) = self.judged((p, node), |known| maps.word(about, known, asked))?;
+            let (answer, stays) =
+                self.judged((p, node), |known| maps.answer_about(about, known, asked))?;
             let place = &mut self.processes[p].lanes[l].places[node];
             place.slot = stays.unwrap_or(place.slot);
-            Some(word)
+            Some(answer)
         });
         self.checks.counts[Count::Unconfirmed] += u64::from(answer.is_none());
         let answer = answer.ok_or_else(|| Some(undecided()));
-        let input = Input::Confirmed { asked, answer };
+        let input = Input::MasterConfirmed { asked, answer };
         self.processes[p].lanes[l].core.input(node, input, now);
         self.announce(p, l);
         self.pump(p);
@@ -343,7 +350,7 @@ impl ShardWorld {
         here.store.load_scripts();
         let (host, port) = address(cluster, server);
         let mut handshake = Handshake {
-            means: Dialect {
+            dialect: Dialect {
                 scripts: Scripts::by_hash_if(true),
                 ..Dialect::default()
             },

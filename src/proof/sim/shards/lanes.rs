@@ -9,10 +9,10 @@ use super::super::counts::trace;
 use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
 use super::servers::{known_name, server_at};
 use super::world::{Count, ShardWorld};
-use crate::errors::elsewhere::{Elsewhere, Hint};
-use crate::protocol::calls::lane_choice::{self, CandidateLane, LaneSource};
-use crate::protocol::calls::owed_releases::OwedTask;
-use crate::protocol::calls::redirect::Redirect;
+use crate::errors::redirection::{Hint, Redirection};
+use crate::protocol::cluster::lane_choice::{self, CandidateLane, LaneSource};
+use crate::protocol::cluster::owed_releases::OwedTask;
+use crate::protocol::cluster::redirect::Redirect;
 use crate::protocol::commands::slots::{self, SlotMap, slot};
 use crate::protocol::mutants::Promise;
 use crate::protocol::node::debt::Debt;
@@ -109,7 +109,7 @@ impl LaneSource for OfProcess<'_> {
         }
     }
 
-    fn owe(&mut self, debts: Vec<(usize, Debt)>) {
+    fn queue_debts(&mut self, debts: Vec<(usize, Debt)>) {
         for (node, debt) in debts {
             self.world.owe(self.p, (node, debt), None);
         }
@@ -208,7 +208,7 @@ impl ShardWorld {
 
     fn hand_over(&mut self, p: usize, l: usize) {
         let lane = &mut self.processes[p].lanes[l];
-        let owed = lane.core.take_owed(|_| true);
+        let owed = lane.core.take_debts(|_| true);
         let connections: Vec<usize> = lane
             .connections
             .iter_mut()
@@ -221,7 +221,9 @@ impl ShardWorld {
             self.checks.tokens[token_id(&debt.key.token)].handed_over = true;
             let slot = slot(&debt.key.resource);
             let now = self.now();
-            let op = Redirect::owed(node, debt, slot, now).op().only_write(true);
+            let op = Redirect::of_debt(node, debt, slot, now)
+                .op()
+                .only_write(true);
             let lane = self.lane(p, slot);
             trace!(self, "process {p}: lane {l} hands over to {lane}");
             self.submit_to(p, lane, NO_THREAD, op);
@@ -247,14 +249,14 @@ impl ShardWorld {
             );
         };
         let slot = slot(&flight.op.key.resource);
-        if flight.redirect.is_none() && Redirect::of(&answer, slot).next().is_some() {
+        if flight.redirect.is_none() && Redirect::redirections_in(&answer, slot).next().is_some() {
             let until = self.now() + Duration::from_micros(2 * NODE_TIMEOUT);
             let (op, nodes) = (flight.op.clone(), self.clusters.len());
             let time = (answer.begun, until);
             flight.redirect = Some(Redirect::waited(op, slot, nodes, time));
         }
         if let Some(redirect) = &mut flight.redirect {
-            self.learn(p, l, slot, Redirect::of(&answer, slot));
+            self.learn(p, l, slot, Redirect::redirections_in(&answer, slot));
             let now = self.now();
             let mut lanes = OfProcess { world: self, p };
             if let Some((lane, op, pause)) = lanes.step(redirect, &answer, |lane| *lane == l, now) {
@@ -296,18 +298,18 @@ impl ShardWorld {
         p: usize,
         l: usize,
         slot: u16,
-        said: impl Iterator<Item = (usize, &'a Elsewhere)>,
+        said: impl Iterator<Item = (usize, &'a Redirection)>,
     ) {
         let now = self.now();
-        let moved = said.filter_map(|(node, elsewhere)| match &elsewhere.hint {
-            Hint::Moved(_, to) => Some((node, elsewhere.from.clone(), known_name(to))),
+        let moved = said.filter_map(|(node, redirection)| match &redirection.hint {
+            Hint::Moved(_, to) => Some((node, redirection.from.clone(), known_name(to))),
             _ => None,
         });
         let moved: Vec<(usize, Arc<str>, Endpoint)> = moved.collect();
         let (mut is_news, mut stays) = (false, false);
         for (node, from, to) in &moved {
             let known = &mut self.processes[p].maps[*node];
-            is_news |= known.moved(slot, from, to.clone(), now);
+            is_news |= known.slot_moved(slot, from, to.clone(), now);
             let process = &mut self.processes[p];
             let (known, place) = (&process.maps[*node], &mut process.lanes[l].places[*node]);
             trace!(
@@ -333,7 +335,7 @@ impl ShardWorld {
         &mut self,
         p: usize,
         (node, debt): (usize, Debt),
-        answer: Option<&Elsewhere>,
+        answer: Option<&Redirection>,
     ) {
         trace!(self, "process {p}: a release of {node} is sent on");
         let (slot, now, t) = (slot(&debt.key.resource), self.now(), self.t);
@@ -361,7 +363,7 @@ impl ShardWorld {
         match process.owed.next(now) {
             OwedTask::Send(release) => {
                 let mut lanes = OfProcess { world: self, p };
-                let (lane, op) = lanes.owed(&release);
+                let (lane, op) = lanes.lane_of_release(&release);
                 self.processes[p].sent = Some((release, lane));
                 self.submit_to(p, lane, OWED, op);
             }
@@ -379,7 +381,7 @@ impl ShardWorld {
             );
         };
         let slot = release.slot();
-        self.learn(p, l, slot, Redirect::of(answer, slot));
+        self.learn(p, l, slot, Redirect::redirections_in(answer, slot));
         OfProcess { world: self, p }.leave_others(slot, answer, |lane| *lane == l);
         let now = self.now();
         self.processes[p].owed_at = self.t;

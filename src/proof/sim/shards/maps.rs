@@ -8,14 +8,14 @@ use super::servers::{NAMES, SERVERS, address, server_at};
 use super::world::{Event, ShardWorld};
 use crate::errors::cause::Cause;
 use crate::errors::text::ShownAddress;
+use crate::protocol::cluster::asked_servers::{AskedPart, AskedServers};
+use crate::protocol::cluster::cluster_answers::{Known, MapAnswer, Maps, named};
+use crate::protocol::cluster::cluster_map::ToAsk;
+use crate::protocol::cluster::cluster_votes::About;
 use crate::protocol::commands::slots::{SlotMap, slot};
-use crate::protocol::node::asked_servers::{AskedPart, AskedServers};
-use crate::protocol::node::cluster_answers::{Known, Maps, ToldMap, named};
-use crate::protocol::node::cluster_map::ToAsk;
-use crate::protocol::node::cluster_votes::{About, is_at};
-use crate::protocol::node::directory_questions::Heard;
-use crate::protocol::node::opinions::Opinions;
-use crate::values::endpoint::Endpoint;
+use crate::protocol::discovery::directory_questions::ReceivedAnswer;
+use crate::protocol::discovery::opinions::Opinions;
+use crate::values::endpoint::{Endpoint, is_at};
 
 impl ShardWorld {
     /// The answers of a Cluster's servers about the master of a slot, asked then, as far as they can be reached. The map is learnt
@@ -81,8 +81,11 @@ impl ShardWorld {
             at if !self.reaches(p, cluster, at) => Err(Cause::Mute(Duration::ZERO)),
             at => Ok(here.map(at)),
         });
-        let told: Vec<ToldMap> = told.collect();
-        let heard: Vec<_> = told.iter().map(|told| Heard::Answer(told, asked)).collect();
+        let told: Vec<MapAnswer> = told.collect();
+        let heard: Vec<_> = told
+            .iter()
+            .map(|told| ReceivedAnswer::Answer(told, asked))
+            .collect();
         let known = &self.processes[p].maps[cluster];
         let read = |map: &Arc<SlotMap>, asked| {
             let master = match about {
@@ -129,7 +132,7 @@ impl ShardWorld {
 
     /// A slot has moved: others may have. The maps are asked for in another thread.
     pub(super) fn refresh_soon(&mut self, p: usize) {
-        if self.processes[p].refreshes.moved() {
+        if self.processes[p].refreshes.request() {
             self.refresh_next(p);
         }
     }

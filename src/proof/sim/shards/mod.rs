@@ -7,11 +7,14 @@
 //! the servers' opinions when they were asked.
 //!
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
-//! calls, [`Redirect`](crate::protocol::calls::redirect::Redirect), [`LaneSource`](crate::protocol::calls::lane_choice::LaneSource),
-//! [`Owed`](crate::protocol::calls::owed_releases::Owed), [`ClusterMap`](crate::protocol::node::cluster_map::ClusterMap),
-//! [`AskedServers`](crate::protocol::node::asked_servers::AskedServers), [`Maps`](crate::protocol::node::cluster_answers::Maps) and
-//! [`Refreshes`](crate::protocol::node::map_refreshes::Refreshes). Threads and sockets are imitated; each server is asked by each
-//! caller, and answers at once or not at all.
+//! calls, [`Redirect`](crate::protocol::cluster::redirect::Redirect),
+//! [`LaneSource`](crate::protocol::cluster::lane_choice::LaneSource),
+//! [`OwedReleases`](crate::protocol::cluster::owed_releases::OwedReleases),
+//! [`ClusterMap`](crate::protocol::cluster::cluster_map::ClusterMap),
+//! [`AskedServers`](crate::protocol::cluster::asked_servers::AskedServers),
+//! [`Maps`](crate::protocol::cluster::cluster_answers::Maps) and
+//! [`Refreshes`](crate::protocol::cluster::map_refreshes::Refreshes). Threads and sockets are imitated; each server is asked
+//! by each caller, and answers at once or not at all.
 //!
 //! The files, from those that import none of the others to those that none of the others imports:
 //!

@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use super::super::basics::{CONNECT_TIMEOUT, NODE_TIMEOUT};
 use crate::protocol::calls::acquire::Acquire;
 use crate::protocol::calls::lease::{Extension, Lease};
-use crate::protocol::calls::owed_releases::{Owed, OwedRelease};
-use crate::protocol::calls::redirect::Redirect;
 use crate::protocol::calls::release::Release;
+use crate::protocol::cluster::cluster_map::ClusterMap;
+use crate::protocol::cluster::map_refreshes::Refreshes;
+use crate::protocol::cluster::owed_releases::{OwedRelease, OwedReleases};
+use crate::protocol::cluster::redirect::Redirect;
 use crate::protocol::commands::node_queue::Channel;
-use crate::protocol::node::cluster_map::ClusterMap;
-use crate::protocol::node::found_master::FoundMaster;
-use crate::protocol::node::map_refreshes::Refreshes;
+use crate::protocol::discovery::found_master::FoundMaster;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::core::Core;
-use crate::protocol::quorum::next::ThreadRole;
 use crate::protocol::quorum::op::Op;
+use crate::protocol::quorum::thread_step::ThreadRole;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::values::prefix::Prefix;
@@ -40,7 +40,7 @@ pub(super) struct Process {
     /// The lanes that are not closed, or of which a thread of the driver is left, in their order.
     pub(super) active: Vec<usize>,
     pub(super) threads: Vec<Thread>,
-    pub(super) owed: Owed,
+    pub(super) owed: OwedReleases,
     /// The release that the thread has sent on, and on which lane; or when it looks again.
     pub(super) sent: Option<(OwedRelease, usize)>,
     pub(super) owed_at: u64,

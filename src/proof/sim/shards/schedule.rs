@@ -6,10 +6,10 @@ use super::super::command::token;
 use super::process::{Doing, LaneState, Process, Thread};
 use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Count, Event, Locks, ShardWorld};
-use crate::protocol::calls::owed_releases::Owed;
+use crate::protocol::cluster::cluster_map::ClusterMap;
+use crate::protocol::cluster::map_refreshes::Refreshes;
+use crate::protocol::cluster::owed_releases::OwedReleases;
 use crate::protocol::mutants::Promise;
-use crate::protocol::node::cluster_map::ClusterMap;
-use crate::protocol::node::map_refreshes::Refreshes;
 use crate::testing::store::{Value, members};
 use crate::values::clock;
 
@@ -104,7 +104,7 @@ impl ShardWorld {
             lanes: Vec::new(),
             active: Vec::new(),
             threads: (0..threads).map(|_| thread(&mut self.random)).collect(),
-            owed: Owed::default(),
+            owed: OwedReleases::default(),
             sent: None,
             owed_at: 0,
             wake_at: u64::MAX,

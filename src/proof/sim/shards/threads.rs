@@ -13,7 +13,7 @@ use super::world::{Count, Locks, ShardWorld, TokenHistory};
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{Acquire, Ended, Step};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::slots::slot;
@@ -35,7 +35,7 @@ struct Local<'a> {
     thread: usize,
 }
 
-impl Process for Local<'_> {
+impl ProcessServices for Local<'_> {
     type Thread = usize;
 
     fn thread(&mut self, _: &Arc<[u8]>) -> usize {
@@ -50,10 +50,10 @@ impl Process for Local<'_> {
         self.world.random.between(min, max)
     }
 
-    fn is_idle(&mut self) -> bool {
+    fn none_waits(&mut self) -> bool {
         self.world.processes[self.p].lanes[self.lane]
             .queues
-            .is_idle()
+            .none_waits()
     }
 
     fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<usize>) -> T) -> T {
@@ -250,7 +250,7 @@ impl ShardWorld {
                 (call.due, call.parks) = (Some(self.time(until).max(self.t + 1)), true);
             }
             Step::Pause(until) => call.due = Some(self.time(until).max(self.t + 1)),
-            Step::Ask => call.due = Some(self.t),
+            Step::AskProgram => call.due = Some(self.t),
             Step::Release(lease) => return self.release(p, thread, lease, Some(call)),
             Step::Done(Ok(lease)) => return self.acquired(p, thread, lease),
             Step::Done(Err(ended)) => return self.gave_up(p, thread, &call, &ended),
@@ -486,7 +486,7 @@ fn shown(step: &Step<usize>) -> &'static str {
         Step::Run(_) => "leaves the queues",
         Step::Park(_) => "parks",
         Step::Pause(_) => "pauses",
-        Step::Ask => "asks",
+        Step::AskProgram => "asks",
         Step::Release(_) => "releases what came too late",
         Step::Done(_) => "is done",
     }

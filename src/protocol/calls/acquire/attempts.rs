@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::errors::error::Error;
 use crate::protocol::calls::acquire::{ASK, Acquire, CallState, Ended, Step, Trying};
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::calls::process_services::Process;
+use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::node_queue::QueueEntry;
 use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -21,7 +21,7 @@ impl<W: Clone> Acquire<W> {
     pub(super) fn attempt(
         &mut self,
         entry: Option<Arc<QueueEntry>>,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> Step<W> {
         self.attempts = self.attempts.saturating_add(1);
@@ -45,7 +45,7 @@ impl<W: Clone> Acquire<W> {
     /// Makes a try, with a fresh token.
     pub(super) fn make_try(
         &mut self,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> Step<W> {
         let token = match process.token(&self.resource) {
@@ -72,7 +72,7 @@ impl<W: Clone> Acquire<W> {
     pub(super) fn attempted(
         &mut self,
         (tried, handed_off, notified_elsewhere): (Tried, bool, bool),
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
@@ -127,7 +127,7 @@ impl<W: Clone> Acquire<W> {
         &mut self,
         failure: WaitFailure,
         rejection: &Rejection,
-        process: &mut impl Process<Thread = W>,
+        process: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         self.asks = true;
@@ -159,7 +159,11 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    fn pause(&self, failure: &WaitFailure, process: &mut impl Process<Thread = W>) -> Duration {
+    fn pause(
+        &self,
+        failure: &WaitFailure,
+        process: &mut impl ProcessServices<Thread = W>,
+    ) -> Duration {
         let (min, max) = self.request.retry_delay;
         let pause = process.jitter(min, max);
         match failure {

@@ -63,7 +63,7 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
             true => contended(now),
             false => OneThread::new(),
         };
-        process.is_idle = is_idle;
+        process.none_waits = is_idle;
         let end = now.mono + if over { Duration::ZERO } else { 1000 * MS };
         let mut call = call(
             AcquireRequest {
@@ -129,7 +129,7 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
         );
         for _ in 0..2 {
             if must_ask {
-                assert!(matches!(call.next(&mut process, now), Step::Ask));
+                assert!(matches!(call.next(&mut process, now), Step::AskProgram));
             }
             let Step::Park(until) = call.next(&mut process, now) else {
                 panic!("another thread is before it");
@@ -149,7 +149,7 @@ fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_go
     let mut call = call(wanted, began);
     let mut now = began;
     for _ in 0..3 {
-        assert!(matches!(call.next(&mut process, now), Step::Ask));
+        assert!(matches!(call.next(&mut process, now), Step::AskProgram));
         let Step::Try(op) = call.next(&mut process, now) else {
             panic!("the program goes on");
         };
@@ -163,7 +163,7 @@ fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_go
         call.answered(answer, &mut process, now);
         assert_eq!(call.attempts(), 1);
     }
-    assert!(matches!(call.next(&mut process, now), Step::Ask));
+    assert!(matches!(call.next(&mut process, now), Step::AskProgram));
     call.cancel(&mut process);
     let step = call.next(&mut process, now);
     assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));

@@ -5,7 +5,7 @@ use crate::errors::lock_error::LostReason;
 use crate::errors::node_errors::NodeErrors;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process_services::one_thread::OneThread;
-use crate::protocol::commands::node_queue::LockInfo;
+use crate::protocol::commands::lock_info::LockInfo;
 use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::{Deadline, NodeSet};

@@ -20,16 +20,18 @@ impl Node {
     }
 
     /// Takes the debts that the node is still to be sent, or has not confirmed, and that `go` elsewhere.
-    pub(crate) fn take_owed(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<Debt> {
+    pub(crate) fn take_debts(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<Debt> {
         self.outbox.retry_deferred();
         let to_send = self.outbox.take(&go).into_iter();
-        self.wire.owed().filter(&go).chain(to_send).collect()
+        self.wire.debts().filter(&go).chain(to_send).collect()
     }
 
     /// Whether the node may not have carried out all its debts.
     #[cfg(any(test, feature = "cli"))]
     pub(crate) fn is_owed(&self) -> bool {
-        self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
+        self.has_releases()
+            || self.outbox.retry_at().is_some()
+            || self.wire.debts().next().is_some()
     }
 
     /// When a release that was refused for now is tried again, over a connection that takes it.
@@ -72,12 +74,12 @@ impl Node {
         let key = debt.key.clone();
         let loads = action.loads(&key);
         if self.wire.handshake.is_target {
-            self.wire.ask(out);
+            self.wire.write_asking(out);
         }
-        let means = self.wire.means(loads, &key);
+        let means = self.wire.dialect(loads, &key);
         let command = SentCommand {
             operation: None,
-            owed: Some(debt),
+            debt: Some(debt),
             awaited: match retries {
                 true => Awaited::AsProbe,
                 false => Awaited::ByNone,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::errors::server_error::is_not_loaded;
 use crate::protocol::commands::dialect::Scripts;
 use crate::protocol::commands::node_id::imports_nothing;
@@ -80,7 +80,7 @@ impl Wire {
     fn shows_nothing(&self, reply: &Reply, part: Part) -> Cause {
         match reply {
             // The witness's slot has moved, which means nothing for the lock's.
-            Reply::Error(text) if self.elsewhere(text).is_some() => witness::changed(),
+            Reply::Error(text) if self.redirection(text).is_some() => witness::changed(),
             Reply::Error(text) => witness_proofs::refused(text, part),
             _ => witness::changed(),
         }
@@ -150,8 +150,8 @@ impl Wire {
             }
             return ReplyClass::Vote;
         };
-        if let Some(cause) = self.elsewhere(error) {
-            return ReplyClass::Elsewhere(cause);
+        if let Some(cause) = self.redirection(error) {
+            return ReplyClass::Redirected(cause);
         }
         // The server refuses a call before it looks at its script, which was therefore not loaded. Called by its hash,
         // it would be refused once more.
@@ -161,25 +161,25 @@ impl Wire {
         let Some(key) = key else {
             return ReplyClass::Vote;
         };
-        let only_by_hash = self.handshake.means.scripts == Scripts::OnlyByHash;
+        let only_by_hash = self.handshake.dialect.scripts == Scripts::OnlyByHash;
         if command.loads && !only_by_hash && is_not_loaded(error) {
             if !mutant(Mutant::ForgottenIsLoaded) {
                 self.forget_loaded();
             }
             return ReplyClass::SendAgain(None);
         }
-        let (means, alone) = (&mut self.handshake.means, &mut self.alone);
+        let (means, alone) = (&mut self.handshake.dialect, &mut self.alone);
         match means.learn(error, command.named, key.names(), prefix, alone) {
-            true => ReplyClass::SendAgain(self.means(None, key).lack()),
+            true => ReplyClass::SendAgain(self.dialect(None, key).lack()),
             false => ReplyClass::Vote,
         }
     }
 
     /// Why the server has not carried out a command, if another server may own the key and is asked next.
-    fn elsewhere(&self, error: &str) -> Option<Cause> {
+    fn redirection(&self, error: &str) -> Option<Cause> {
         let Handshake { routed, server, .. } = &self.handshake;
-        let elsewhere = routed.then(|| Elsewhere::of(error, &server.address))?;
-        elsewhere.map(|elsewhere| Cause::Elsewhere(elsewhere.into()))
+        let redirection = routed.then(|| Redirection::of(error, &server.address))?;
+        redirection.map(|redirection| Cause::Redirected(redirection.into()))
     }
 }
 

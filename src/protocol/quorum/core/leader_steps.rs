@@ -1,6 +1,6 @@
 //! The steps of the leader, and of the thread that confirms releases.
 
-// OK because nodes are never removed, and slots only while nothing refers to them.
+// OK because nodes are never removed, and operations only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
 use std::time::Instant;
@@ -10,9 +10,9 @@ use crate::protocol::node::node::{Closing, Node};
 use crate::protocol::node::read_order::SLICE;
 use crate::protocol::node::wire::IDLE;
 use crate::protocol::quorum::core::Core;
-use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::operations::Wants;
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::values::arithmetic::NodeSet;
 
 /// The needs of the nodes, besides those of operations.
@@ -25,7 +25,7 @@ struct NodeNeeds {
 }
 
 impl<W> Core<W> {
-    pub(super) fn lead(&mut self, now: Instant) -> Next {
+    pub(super) fn leader_step(&mut self, now: Instant) -> ThreadStep {
         loop {
             let NodeNeeds { releases, silent } = match self.look(now) {
                 Ok(needs) => needs,
@@ -47,7 +47,7 @@ impl<W> Core<W> {
             }
             // The node's releases are written by now.
             if let Some(node) = self.written_off(silent) {
-                return Next::HandOver { node };
+                return ThreadStep::HandOver { node };
             }
             if !wants.open {
                 return self.settle(now);
@@ -63,39 +63,39 @@ impl<W> Core<W> {
             if !wants.owing.is_empty() {
                 return self.recv(wants.owing, wants.ends, now);
             }
-            return Next::Wait { until: wants.ends };
+            return ThreadStep::Wait { until: wants.ends };
         }
     }
 
     /// The needs of the nodes. `Err`: what must be done before anything else.
-    fn look(&mut self, now: Instant) -> Result<NodeNeeds, Next> {
+    fn look(&mut self, now: Instant) -> Result<NodeNeeds, ThreadStep> {
         let mut needs = NodeNeeds::default();
         if self.is_steady(now) {
             return Ok(needs);
         }
         let overdue = now.checked_sub(self.timeouts.node);
         let (mut is_steady, mut oldest) = (true, now);
-        for (at, node) in self.nodes.iter().enumerate() {
+        for (node_index, node) in self.nodes.iter().enumerate() {
             is_steady &= node.is_steady();
             let mut retries = false;
             if node.is_connected() {
                 let wire = node.wire();
-                if wire.address.has_moved() {
-                    self.leave(at, now);
+                if wire.address.is_replaced() {
+                    self.leave(node_index, now);
                     return self.look(now);
                 }
                 if wire.has_pending_since(overdue) || wire.wants_probe() {
-                    return Err(self.probe(at, now));
+                    return Err(self.probe(node_index, now));
                 }
                 oldest = oldest.min(wire.pending_since().unwrap_or(now));
                 retries = node.retries(now);
             } else if node.needs_worker(self.closing.is_some()) {
-                return Err(Next::StartWorker { node: at });
+                return Err(ThreadStep::StartWorker { node: node_index });
             } else if node.needs_worker_soon() {
-                needs.silent.add(at);
+                needs.silent.add(node_index);
             }
             if retries || node.has_releases() && node.takes_releases() {
-                needs.releases.add(at);
+                needs.releases.add(node_index);
             }
         }
         self.all.steady_until = is_steady.then(|| oldest + self.timeouts.node);
@@ -103,21 +103,21 @@ impl<W> Core<W> {
     }
 
     /// Leaves a node that is no longer a master (rule R43).
-    fn leave(&mut self, at: usize, now: Instant) {
-        if let Some(cause) = self.nodes[at].wire_mut().address.take_moved() {
-            self.sever(at, cause, now);
+    fn leave(&mut self, node: usize, now: Instant) {
+        if let Some(cause) = self.nodes[node].wire_mut().address.take_replaced() {
+            self.sever(node, cause, now);
         }
     }
 
     /// Returns a node whose directory must be asked. Directories are asked while their node is in use.
-    fn ask(&mut self, wants: &Wants, now: Instant) -> Option<Next> {
+    fn ask(&mut self, wants: &Wants, now: Instant) -> Option<ThreadStep> {
         if !wants.master {
             return None;
         }
         let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
         let node = self.nodes.iter().position(is_due)?;
         let found = self.nodes[node].wire_mut().address.ask(now)?;
-        Some(Next::Ask {
+        Some(ThreadStep::ConfirmMaster {
             node,
             found: found.into(),
         })
@@ -131,15 +131,15 @@ impl<W> Core<W> {
             return wants;
         }
         let view = &self.view(now);
-        for slot in self.operations.slots() {
-            if !self.operations[slot].is_under_way() {
+        for index in self.operations.indices() {
+            if !self.operations[index].is_under_way() {
                 continue;
             }
-            let waits = match self.operations[slot].begun() {
+            let waits = match self.operations[index].begun() {
                 Some(_) => None,
-                None => self.begin(slot, now),
+                None => self.begin(index, now),
             };
-            let operation = &self.operations[slot];
+            let operation = &self.operations[index];
             let to_send = operation.to_send(view, now);
             let done = match operation.phase {
                 Phase::Free => continue,
@@ -152,7 +152,7 @@ impl<W> Core<W> {
                 _ => None,
             };
             if let Some(verdict) = done {
-                self.finish(slot, verdict, now);
+                self.finish(index, verdict, now);
                 continue;
             }
             wants.add(operation, to_send, waits, view);
@@ -173,44 +173,44 @@ impl<W> Core<W> {
 
     /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails writes its
     /// releases before it returns.
-    fn is_written_off(&self, at: usize) -> bool {
+    fn is_written_off(&self, node: usize) -> bool {
         let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
-        !acquires.any(|one| one.sent_to.has(at) && !mutant(Mutant::LeaveBeforeUndo))
+        !acquires.any(|one| one.sent_to.has(node) && !mutant(Mutant::LeaveBeforeUndo))
     }
 
     /// Returns a node that was not probed since the time of operations was over. This thread may have been suspended:
     /// replies that arrived meanwhile still count.
     fn unprobed(&self, owing: NodeSet, ended: Instant) -> Option<usize> {
-        let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(ended);
+        let is_unprobed = |node: &usize| self.nodes[*node].wire().is_unprobed(ended);
         owing.iter().find(is_unprobed)
     }
 
-    fn probe(&mut self, node: usize, now: Instant) -> Next {
+    fn probe(&mut self, node: usize, now: Instant) -> ThreadStep {
         self.reader.probes(now);
-        Next::Recv { node, until: now }
+        ThreadStep::Recv { node, until: now }
     }
 
-    pub(super) fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
+    pub(super) fn send(&mut self, nodes: NodeSet, now: Instant) -> ThreadStep {
         let idle_since = now.checked_sub(IDLE);
-        let idle = |at: &usize| {
-            let node = &self.nodes[*at];
+        let idle = |node_index: &usize| {
+            let node = &self.nodes[*node_index];
             node.is_connected() && node.wire().is_idle(idle_since)
         };
-        if let Some(at) = nodes.iter().find(idle) {
-            return self.probe(at, now);
+        if let Some(node_index) = nodes.iter().find(idle) {
+            return self.probe(node_index, now);
         }
         // A node that takes in nothing may hold up the leader for half a node timeout, so that the others still have
         // time to answer; but no operation for longer than it may take at all.
         let begun = self.operations.under_way().filter_map(Operation::begun);
         let oldest = begun.min().unwrap_or(now);
         let until = (now + self.timeouts.node / 2).min(oldest + 2 * self.timeouts.node);
-        Next::Send { nodes, until }
+        ThreadStep::Send { nodes, until }
     }
 
-    fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
-        let pending_since = |at: usize| self.nodes[at].wire().pending_since();
+    fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> ThreadStep {
+        let pending_since = |node_index: usize| self.nodes[node_index].wire().pending_since();
         let (node, until) = self.reader.reads(owing, pending_since, now);
-        Next::Recv {
+        ThreadStep::Recv {
             node,
             until: until.min(ends),
         }
@@ -218,8 +218,8 @@ impl<W> Core<W> {
 
     /// Connects at once the nodes that callers wait for.
     pub(super) fn reconnect_now(&mut self, nodes: NodeSet) {
-        for at in nodes.and(self.which(Node::has_worker)).iter() {
-            self.news |= self.nodes[at].reconnect_now();
+        for node in nodes.and(self.which(Node::has_worker)).iter() {
+            self.news |= self.nodes[node].reconnect_now();
         }
     }
 
@@ -234,7 +234,7 @@ impl<W> Core<W> {
     /// Decides the leader's last steps when no caller waits for an answer. When the nodes are closed, replies to what
     /// was sent are waited for a little: closing on unread replies resets a connection, and the server may then drop a
     /// release that it has not read yet.
-    fn settle(&mut self, now: Instant) -> Next {
+    fn settle(&mut self, now: Instant) -> ThreadStep {
         // An operation that has ended just now, since it had all its answers when its time began, may have left a
         // release to a node that is connected.
         let owed = self.which(|node| node.has_releases() && node.takes_releases());
@@ -244,16 +244,18 @@ impl<W> Core<W> {
         let until = self.closing.map(Closing::end);
         let Some(until) = until.filter(|until| now < *until) else {
             return match self.starts_confirmer(ThreadRole::Leader) {
-                true => Next::StartConfirmer,
-                false => Next::Finished,
+                true => ThreadStep::StartConfirmer,
+                false => ThreadStep::Finished,
             };
         };
         let pending = self.which(|node| node.is_connected() && node.wire().pending() > 0);
         let unfinished = self.which(Node::has_unfinished);
-        let retry_at = self.retries_at().filter(|at| *at < until);
+        let retry_at = self.retries_at().filter(|time| *time < until);
         match (pending.is_empty(), unfinished.is_empty()) {
-            (true, true) => retry_at.map_or(Next::Finished, |until| Next::Wait { until }),
-            (true, false) => Next::Wait {
+            (true, true) => {
+                retry_at.map_or(ThreadStep::Finished, |until| ThreadStep::Wait { until })
+            }
+            (true, false) => ThreadStep::Wait {
                 until: retry_at.unwrap_or(until),
             },
             (false, _) => self.recv(pending, until, now),
@@ -264,7 +266,7 @@ impl<W> Core<W> {
     /// it counts as running from then on.
     pub(crate) fn starts_confirmer(&mut self, role: ThreadRole) -> bool {
         let starts = role == ThreadRole::Leader || !mutant(Mutant::WorkersStartNothing);
-        let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
+        let any = starts && (self.oldest_unconfirmed().is_some() || self.retries_at().is_some());
         self.confirmation.starts(any && self.closing.is_none())
     }
 
@@ -275,17 +277,17 @@ impl<W> Core<W> {
 
     /// When the oldest release that may not have been carried out was written, or since when an answer is waited for behind
     /// which one may be due.
-    fn unconfirmed(&self) -> Option<Instant> {
+    fn oldest_unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
         let refused = self.confirmation.some_are_refused();
-        let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed(refused));
+        let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed_release(refused));
         let late = self.operations.late.since(self.connected_nodes());
         unconfirmed.chain(late).min()
     }
 
-    pub(super) fn confirm(&mut self, now: Instant) -> Next {
-        let (oldest, closed) = (self.unconfirmed(), self.closing.is_some());
-        let probe_at = oldest.map(|at| (at, at + self.timeouts.node));
+    pub(super) fn confirmer_step(&mut self, now: Instant) -> ThreadStep {
+        let (oldest, closed) = (self.oldest_unconfirmed(), self.closing.is_some());
+        let probe_at = oldest.map(|time| (time, time + self.timeouts.node));
         let retry_at = self.retries_at();
         self.confirmation.next(probe_at, retry_at, closed, now)
     }
@@ -303,12 +305,12 @@ impl<W> Core<W> {
         for operation in self.operations.open_mut() {
             // Other nodes had no time to answer. (A thread that comes late gives them none.)
             let overdue = operation.over_at(now).checked_sub(SLICE);
-            let overdue = |at: usize| self.nodes[at].wire().has_pending_since(overdue);
-            let slow = slow.iter().filter(|at| overdue(*at)).collect();
+            let overdue = |node: usize| self.nodes[node].wire().has_pending_since(overdue);
+            let slow = slow.iter().filter(|node| overdue(*node)).collect();
             operation.fail_rest(&self.nodes, slow, self.timeouts, now);
         }
-        for at in silent.iter() {
-            self.mark_unresponsive(at, now);
+        for node in silent.iter() {
+            self.mark_unresponsive(node, now);
         }
         self.changed(now);
     }

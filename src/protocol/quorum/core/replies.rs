@@ -1,6 +1,6 @@
 //! The replies of the nodes, and what becomes of each.
 
-// OK because nodes are never removed, and slots only while nothing refers to them.
+// OK because nodes are never removed, and operations only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
 use std::sync::Arc;
@@ -19,51 +19,56 @@ use crate::protocol::quorum::late_grants::stray;
 use crate::protocol::quorum::operation::Voted;
 
 impl<W> Core<W> {
-    pub(super) fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
+    pub(super) fn received(
+        &mut self,
+        node_index: usize,
+        result: Result<&[u8], Cause>,
+        now: Instant,
+    ) {
         match result {
-            Ok([]) => return self.received_nothing(at, now),
-            Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
-            Err(cause) => return self.sever(at, cause, now),
+            Ok([]) => return self.received_nothing(node_index, now),
+            Ok(bytes) => self.nodes[node_index].wire_mut().receive(bytes),
+            Err(cause) => return self.sever(node_index, cause, now),
         }
         let mut last = None;
         loop {
-            let node = &mut self.nodes[at];
+            let node = &mut self.nodes[node_index];
             let (reply, answers, sent) = match node.next_reply(now) {
                 Ok(Some(reply)) => reply,
                 Ok(None) => break,
-                Err(cause) => return self.sever(at, cause, now),
+                Err(cause) => return self.sever(node_index, cause, now),
             };
             node.heard(now);
             if let Some(event) = node.take_step(now) {
-                self.events.push(at, Some(event), now);
-                self.gives_no_votes(at, now);
+                self.events.push(node_index, Some(event), now);
+                self.gives_no_votes(node_index, now);
             }
-            if !self.reply(at, reply, answers.sent(), now) {
+            if !self.reply(node_index, reply, answers.sent(), now) {
                 return;
             }
             last = Some(sent);
-            if self.nodes[at].wire().is_read() {
+            if self.nodes[node_index].wire().is_read() {
                 break;
             }
         }
-        if let Some(sent) = last.filter(|_| self.nodes[at].is_connected()) {
-            self.reader.heard(at, sent, now);
+        if let Some(sent) = last.filter(|_| self.nodes[node_index].is_connected()) {
+            self.reader.heard(node_index, sent, now);
         }
     }
 
     /// Fails a node that has begun to sit out for the operations that were not sent to it: they need not wait for it.
-    fn gives_no_votes(&mut self, at: usize, now: Instant) {
-        let standing = self.nodes[at].standing(now);
+    fn gives_no_votes(&mut self, node: usize, now: Instant) {
+        let standing = self.nodes[node].standing(now);
         for operation in self.operations.open_mut() {
-            operation.heed(at, &standing, now);
+            operation.heed(node, &standing, now);
         }
         self.changed(now);
     }
 
-    fn received_nothing(&mut self, at: usize, now: Instant) {
-        let node = &mut self.nodes[at];
+    fn received_nothing(&mut self, node_index: usize, now: Instant) {
+        let node = &mut self.nodes[node_index];
         if node.is_replaceable() {
-            return self.sever(at, self.no_answer(), now);
+            return self.sever(node_index, self.no_answer(), now);
         }
         if !node.is_connected() {
             return;
@@ -73,9 +78,9 @@ impl<W> Core<W> {
         if let Some(since) = node.wire().pending_since() {
             let age = known.saturating_duration_since(since);
             if age >= self.timeouts.node {
-                self.mark_unresponsive(at, now);
+                self.mark_unresponsive(node_index, now);
             } else {
-                self.reader.in_vain(at, age, now);
+                self.reader.in_vain(node_index, age, now);
             }
         }
         if self.reader.stopped_flowing() {
@@ -87,13 +92,13 @@ impl<W> Core<W> {
     /// ping.
     fn reply(
         &mut self,
-        at: usize,
+        node: usize,
         reply: Reply,
         command: Option<&SentCommand>,
         now: Instant,
     ) -> bool {
         let Some(command) = command else {
-            self.nodes[at].pinged();
+            self.nodes[node].pinged();
             return true;
         };
         if let Reply::Error(error) = &reply
@@ -102,24 +107,26 @@ impl<W> Core<W> {
         {
             self.confirmation.refused();
         }
-        let slot = command.operation.and_then(|id| self.operations.open(id));
-        let late = command.operation.filter(|_| slot.is_none());
-        let late = late.and_then(|id| self.operations.late.take(id, at));
-        let key = match slot {
-            Some(slot) => Some(&self.operations[slot].op.key),
-            None => command.owed.as_ref().map(|debt| &debt.key),
+        let index = command.operation.and_then(|id| self.operations.open(id));
+        let late = command.operation.filter(|_| index.is_none());
+        let late = late.and_then(|id| self.operations.late.take(id, node));
+        let key = match index {
+            Some(index) => Some(&self.operations[index].op.key),
+            None => command.debt.as_ref().map(|debt| &debt.key),
         };
-        let wire = self.nodes[at].wire_mut();
+        let wire = self.nodes[node].wire_mut();
         match wire.class_of(&reply, command, key, &self.operations.prefix) {
             ReplyClass::Vote if late.is_some() => {
-                let stray = late.and_then(|key| stray(key, at, reply));
-                self.add_debt(at, stray);
+                let stray = late.and_then(|key| stray(key, node, reply));
+                self.add_debt(node, stray);
             }
-            ReplyClass::Vote => return self.answered(at, slot, reply, command, now),
-            ReplyClass::Elsewhere(cause) => self.is_elsewhere(at, slot, cause, command, now),
+            ReplyClass::Vote => return self.answered(node, index, reply, command, now),
+            ReplyClass::Redirected(cause) => {
+                self.redirected_reply(node, index, cause, command, now)
+            }
             ReplyClass::SendAgain(lack) => {
-                self.events.lacks(at, lack, now);
-                self.send_again(at, slot, reply.error(), command);
+                self.events.lacks(node, lack, now);
+                self.send_again(node, index, reply.error(), command);
             }
         }
         true
@@ -129,22 +136,22 @@ impl<W> Core<W> {
     /// finished.
     fn answered(
         &mut self,
-        at: usize,
-        slot: Option<usize>,
+        node: usize,
+        index: Option<usize>,
         reply: Reply,
         command: &SentCommand,
         now: Instant,
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
         if command.awaited == Awaited::AsProbe && !passes {
-            self.nodes[at].outbox.retry_deferred();
+            self.nodes[node].outbox.retry_deferred();
         }
-        let shortens = |slot| matches!(self.operations[slot].op.action, Action::Shorten(_));
-        let owed = command.owed.as_ref();
-        let sent = owed.filter(|_| slot.is_none_or(shortens)).map(Debt::sent);
-        let (action, key) = match (slot, &command.owed, &sent) {
-            (Some(slot), ..) => {
-                let op = &self.operations[slot].op;
+        let shortens = |index| matches!(self.operations[index].op.action, Action::Shorten(_));
+        let owed = command.debt.as_ref();
+        let sent = owed.filter(|_| index.is_none_or(shortens)).map(Debt::sent);
+        let (action, key) = match (index, &command.debt, &sent) {
+            (Some(index), ..) => {
+                let op = &self.operations[index].op;
                 (op.answered(sent.as_ref()), &op.key)
             }
             (None, Some(debt), Some(sent)) => (sent, &debt.key),
@@ -153,24 +160,24 @@ impl<W> Core<W> {
         };
         let vote = action.vote(key, reply);
         if !matches!(vote, Vote::Sever(_)) {
-            self.nodes[at].set_useful();
+            self.nodes[node].set_useful();
         }
-        self.events.notice(at, key, action, &vote, now);
-        self.defer(at, &vote, command, now);
-        if let Some(slot) = slot {
-            return self.vote(slot, at, vote, now);
+        self.events.notice(node, key, action, &vote, now);
+        self.defer(node, &vote, command, now);
+        if let Some(index) = index {
+            return self.vote(index, node, vote, now);
         }
         match vote {
             Vote::Sever(cause) => {
-                let owed = command.owed.clone();
-                self.add_debt(at, owed.filter(|_| !mutant(Mutant::DropWithReply)));
-                self.sever(at, cause, now);
+                let owed = command.debt.clone();
+                self.add_debt(node, owed.filter(|_| !mutant(Mutant::DropWithReply)));
+                self.sever(node, cause, now);
                 false
             }
             Vote::Granted(NOTIFIED) => {
                 self.operations
                     .notified_elsewhere
-                    .add(command.owed.as_ref());
+                    .add(command.debt.as_ref());
                 true
             }
             _ => true,
@@ -178,17 +185,23 @@ impl<W> Core<W> {
     }
 
     /// Notes that a node has refused how a command was sent, and has done nothing.
-    fn send_again(&mut self, at: usize, slot: Option<usize>, error: &str, command: &SentCommand) {
-        match slot {
-            Some(slot) => self.operations[slot].sent_to.remove(at),
+    fn send_again(
+        &mut self,
+        node: usize,
+        index: Option<usize>,
+        error: &str,
+        command: &SentCommand,
+    ) {
+        match index {
+            Some(index) => self.operations[index].sent_to.remove(node),
             None => {
                 let unloaded = Meaning::of(error) == Meaning::NoScript;
                 let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
                     || !unloaded && mutant(Mutant::DropReleaseWithQueue);
-                let owed = command.owed.clone().filter(|_| !lost);
+                let owed = command.debt.clone().filter(|_| !lost);
                 // Named again, the queue would be refused again: more names have one than are remembered.
                 self.add_debt(
-                    at,
+                    node,
                     match command.is_refused_for_companions(error) {
                         true => owed.map(|debt| debt.notifying(Notify::None)),
                         false => owed,
@@ -199,32 +212,32 @@ impl<W> Core<W> {
     }
 
     /// Handles a command that a server has not carried out, since it does not have the key.
-    fn is_elsewhere(
+    fn redirected_reply(
         &mut self,
-        at: usize,
-        slot: Option<usize>,
+        node_index: usize,
+        index: Option<usize>,
         cause: Cause,
         command: &SentCommand,
         now: Instant,
     ) {
-        self.nodes[at].set_useful();
+        self.nodes[node_index].set_useful();
         if command.awaited == Awaited::AsProbe {
-            self.nodes[at].outbox.retry_deferred();
+            self.nodes[node_index].outbox.retry_deferred();
         }
         // An operation that has given the node up already does not heed its answer.
-        let heeds = |slot: &usize| {
-            !self.operations[*slot].has_failed(at) || mutant(Mutant::GivenUpIsHeeded)
+        let heeds = |index: &usize| {
+            !self.operations[*index].has_failed(node_index) || mutant(Mutant::GivenUpIsHeeded)
         };
-        match slot.filter(heeds) {
-            Some(slot) => {
-                self.operations[slot].fail(at, &Arc::new(cause));
-                self.judge(slot, &self.view(now), now);
+        match index.filter(heeds) {
+            Some(index) => {
+                self.operations[index].fail(node_index, &Arc::new(cause));
+                self.judge(index, &self.view(now), now);
             }
             None => {
-                let owed = command.owed.clone();
+                let owed = command.debt.clone();
                 let owed = owed.filter(|_| !mutant(Mutant::ReleaseAtOldOwner));
-                if let (Some(debt), Cause::Elsewhere(answer)) = (owed, cause) {
-                    let node = at;
+                if let (Some(debt), Cause::Redirected(answer)) = (owed, cause) {
+                    let node = node_index;
                     let redirected = Redirected { node, debt, answer };
                     self.redirected.push(redirected);
                 }
@@ -233,9 +246,9 @@ impl<W> Core<W> {
     }
 
     /// Defers a command that a server could not carry out now, and would later.
-    fn defer(&mut self, at: usize, vote: &Vote, command: &SentCommand, now: Instant) {
+    fn defer(&mut self, node: usize, vote: &Vote, command: &SentCommand, now: Instant) {
         let retries = command.awaited == Awaited::AsProbe;
-        let Some(debt) = &command.owed else {
+        let Some(debt) = &command.debt else {
             return;
         };
         match vote {
@@ -243,9 +256,9 @@ impl<W> Core<W> {
             // was to be broken) must not end at any time later.
             Vote::Failed { cause, .. }
                 if cause.meaning().concerns_rights()
-                    && (!debt.key.sent_to.has(at) || debt.key.longest().is_none()) => {}
+                    && (!debt.key.sent_to.has(node) || debt.key.longest().is_none()) => {}
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
-                let outbox = &mut self.nodes[at].outbox;
+                let outbox = &mut self.nodes[node].outbox;
                 outbox.defer(debt.clone(), retries, &mut self.rng, now);
                 self.all.steady_until = None;
                 // Another node may have refused it, too, and its reply may not be read.
@@ -260,13 +273,13 @@ impl<W> Core<W> {
     }
 
     /// Counts a node's vote on an operation. Returns false if the connection is finished.
-    fn vote(&mut self, slot: usize, at: usize, mut vote: Vote, now: Instant) -> bool {
-        let operation = &mut self.operations[slot];
+    fn vote(&mut self, index: usize, node: usize, mut vote: Vote, now: Instant) -> bool {
+        let operation = &mut self.operations[index];
         let acquire = operation.is_acquire();
-        let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(at);
+        let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(node);
         if let Vote::Granted(_) = vote
             && operation.needs_master()
-            && let Some(cause) = self.nodes[at].withholds(acquire, has_counted, now)
+            && let Some(cause) = self.nodes[node].withholds(acquire, has_counted, now)
         {
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
                 true => Vote::Refused(Refusal::Unknown),
@@ -276,19 +289,19 @@ impl<W> Core<W> {
                 },
             };
         }
-        let complaint = match operation.vote(at, vote) {
+        let complaint = match operation.vote(node, vote) {
             Voted::Well => None,
             Voted::Complained(cause) => Some(cause),
             Voted::Sever(cause) => {
-                self.sever(at, cause, now);
+                self.sever(node, cause, now);
                 return false;
             }
         };
         if acquire {
-            let event = self.nodes[at].voted(complaint);
-            self.events.push(at, event, now);
+            let event = self.nodes[node].voted(complaint);
+            self.events.push(node, event, now);
         }
-        self.judge(slot, &self.view(now), now);
+        self.judge(index, &self.view(now), now);
         true
     }
 }

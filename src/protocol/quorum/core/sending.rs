@@ -1,6 +1,6 @@
 //! The bytes that are sent to the nodes.
 
-// OK because nodes are never removed, and slots only while nothing refers to them.
+// OK because nodes are never removed, and operations only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
 use std::time::Instant;
@@ -21,12 +21,12 @@ impl<W> Core<W> {
         let is_steady = self.is_steady(now);
         let mut written = NodeSet::EMPTY;
         while !nodes.is_empty() {
-            let at = self.reader.nearest(nodes);
-            nodes.remove(at);
-            if self.output_to(at, is_steady, out, now) {
-                written.add(at);
+            let node = self.reader.nearest(nodes);
+            nodes.remove(node);
+            if self.output_to(node, is_steady, out, now) {
+                written.add(node);
             }
-            out.parts.push((at, out.bytes.len()));
+            out.parts.push((node, out.bytes.len()));
         }
         self.undo_written(written);
     }
@@ -40,12 +40,12 @@ impl<W> Core<W> {
             return;
         }
         for releases in [true, false] {
-            for slot in self.operations.slots() {
-                let operation = &self.operations[slot];
+            for index in self.operations.indices() {
+                let operation = &self.operations[index];
                 if operation.is_release() == releases {
                     let to_send = operation.to_send(&view, now).and(nodes);
                     out.operations
-                        .extend((!to_send.is_empty()).then_some((slot, to_send)));
+                        .extend((!to_send.is_empty()).then_some((index, to_send)));
                 }
             }
         }
@@ -55,7 +55,7 @@ impl<W> Core<W> {
     /// nothing, and not pinged.
     fn output_to(
         &mut self,
-        at: usize,
+        node_index: usize,
         is_steady: bool,
         outgoing: &mut Outgoing,
         now: Instant,
@@ -65,7 +65,7 @@ impl<W> Core<W> {
         } = outgoing;
         let start = bytes.len();
         let mut out = Output { bytes, start, now };
-        let node = &mut self.nodes[at];
+        let node = &mut self.nodes[node_index];
         let all = is_steady
             || node.ping(&mut out)
             || mutant(Mutant::ReleasesLast)
@@ -75,12 +75,12 @@ impl<W> Core<W> {
         }
         if is_steady || all && node.is_connected() {
             self.reader.sent();
-            let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
-            here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
+            let here = operations.iter().filter(|(_, nodes)| nodes.has(node_index));
+            here.for_each(|(index, _)| self.write_operation(node_index, *index, &mut out));
             let prefix = &self.operations.prefix;
-            self.nodes[at].wire_mut().prove(prefix, &mut out);
+            self.nodes[node_index].wire_mut().prove(prefix, &mut out);
         }
-        let node = &mut self.nodes[at];
+        let node = &mut self.nodes[node_index];
         if mutant(Mutant::ReleasesLast) {
             node.write_releases(&self.operations.prefix, &mut out);
         }
@@ -92,11 +92,11 @@ impl<W> Core<W> {
     }
 
     /// Appends an operation for a node.
-    fn write_operation(&mut self, at: usize, slot: usize, out: &mut Output<'_>) {
-        let (operation, prefix) = self.operations.with_prefix(slot);
-        let node = &mut self.nodes[at];
-        operation.sent_to.add(at);
-        let (number, mut owed) = (operation.number, operation.owed());
+    fn write_operation(&mut self, node_index: usize, index: usize, out: &mut Output<'_>) {
+        let (operation, prefix) = self.operations.with_prefix(index);
+        let node = &mut self.nodes[node_index];
+        operation.sent_to.add(node_index);
+        let (number, mut owed) = (operation.number, operation.debt());
         let shortens = matches!(operation.op.action, Action::Shorten(_));
         let late = owed
             .as_mut()
@@ -106,17 +106,17 @@ impl<W> Core<W> {
             action, key, named, ..
         } = &operation.op;
         if named.is_some() && !mutant(Mutant::RedirectWithoutAsking) {
-            node.wire_mut().ask(out);
+            node.wire_mut().write_asking(out);
         }
         // The time that a shortening leaves has begun with the operation.
         let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
-        let means = node.wire_mut().means(loads, key);
+        let means = node.wire_mut().dialect(loads, key);
         // Shortening is rare: each one is confirmed.
         let alone = operation.op.only_write || shortens;
         let command = SentCommand {
-            operation: Some(OperationId { slot, number }),
-            owed,
+            operation: Some(OperationId { index, number }),
+            debt: owed,
             awaited: match alone {
                 true => Awaited::ByNone,
                 false => Awaited::ByOperation,

@@ -13,11 +13,11 @@ use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::mutants::set_mutant;
-use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::node_events::NodeEvent;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::answer::Outcome;
-use crate::protocol::quorum::op::Named;
+use crate::protocol::quorum::op::NamedServer;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;
@@ -63,7 +63,7 @@ impl World {
         assert!(world.core.connected(0, connected, world.now));
         let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
         assert!(
-            matches!(tasks, [Next::Adopt { .. }, Next::Wait { .. }]),
+            matches!(tasks, [ThreadStep::Adopt { .. }, ThreadStep::Wait { .. }]),
             "{tasks:?}"
         );
         world
@@ -75,7 +75,10 @@ impl World {
         world.begin_to_connect();
         world.connected(Ok(()));
         world.acquire();
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         world.output();
         world
     }
@@ -92,10 +95,10 @@ impl World {
     }
 
     /// Returns what the leader should do, once each node that needs a worker has one.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> ThreadStep {
         loop {
             match self.core.next(ThreadRole::Leader, self.now) {
-                Next::StartWorker { node } | Next::HandOver { node } => {
+                ThreadStep::StartWorker { node } | ThreadStep::HandOver { node } => {
                     self.core.input(node, Input::Started(Ok(())), self.now);
                 }
                 next => return next,
@@ -125,7 +128,7 @@ impl World {
     fn begins_to_connect(&mut self, node: usize) {
         self.next();
         let task = self.core.next(ThreadRole::Worker(node), self.now);
-        assert!(matches!(task, Next::Connect { .. }), "{task:?}");
+        assert!(matches!(task, ThreadStep::Connect { .. }), "{task:?}");
     }
 
     fn connected(&mut self, result: Result<(), Cause>) {
@@ -135,20 +138,23 @@ impl World {
 
     fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
         let handshake = result.map(|()| Handshake {
-            means: crate::protocol::commands::dialect::Dialect::ALL,
+            dialect: crate::protocol::commands::dialect::Dialect::ALL,
             server: "h:1".into(),
             ..Handshake::default()
         });
         if self.core.connected(node, handshake, self.now) {
             let tasks = [(); 2].map(|()| self.core.next(ThreadRole::Worker(node), self.now));
-            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+            assert!(matches!(
+                tasks,
+                [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
+            ));
         }
     }
 
     /// Sends the output, and answers it with `reply`.
     fn answers(&mut self, reply: &[u8]) {
         let next = self.next();
-        assert!(matches!(next, Next::Send { .. }), "{next:?}");
+        assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
         self.output();
         self.now += MS;
         self.input(Input::Received(Ok(reply)));
@@ -168,10 +174,10 @@ impl World {
 }
 
 /// Returns the leader's next step, once it has read all input that is here.
-fn next_but_reads(world: &mut World) -> Next {
+fn next_but_reads(world: &mut World) -> ThreadStep {
     loop {
         match world.next() {
-            Next::Recv { node, until } if until == world.now => {
+            ThreadStep::Recv { node, until } if until == world.now => {
                 let nothing = Input::Received(Ok(&[]));
                 world.core.input(node, nothing, world.now);
             }
@@ -217,7 +223,7 @@ fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shor
         world.acquire();
         world.next();
         let task = world.core.next(ThreadRole::Worker(0), world.now);
-        assert!(matches!(task, Next::Wait { .. }), "{task:?}");
+        assert!(matches!(task, ThreadStep::Wait { .. }), "{task:?}");
     }
     world.now += 1000 * MS;
     world.begin_to_connect();
@@ -291,14 +297,14 @@ fn an_acquire_that_has_become_useless_blames_no_node() {
         world.begin_to_connect();
         world.connected(Ok(()));
         world.acquire_until(Some(until * MS));
-        assert!(matches!(world.next(), Next::Send { .. }));
+        assert!(matches!(world.next(), ThreadStep::Send { .. }));
         world.output();
         world.now += passes * MS;
         // No reply arrived; the undo is written.
         loop {
             match world.next() {
-                Next::Recv { .. } => world.input(Input::Received(Ok(&[]))),
-                Next::Send { .. } => world.output(),
+                ThreadStep::Recv { .. } => world.input(Input::Received(Ok(&[]))),
+                ThreadStep::Send { .. } => world.output(),
                 _ => break,
             }
         }
@@ -373,25 +379,37 @@ fn a_thread_that_has_panicked_is_replaced() {
     world.begin_to_connect();
     world.core.deserted(ThreadRole::Worker(0), world.now);
     let next = world.core.next(ThreadRole::Leader, world.now);
-    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(
+        matches!(next, ThreadStep::StartWorker { node: 0 }),
+        "{next:?}"
+    );
     // Which bytes were written is uncertain.
     let mut world = World::sending();
     world.core.deserted(ThreadRole::Leader, world.now);
     let (_, answer) = world.core.answers.pop().unwrap();
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
     let next = world.core.next(ThreadRole::Leader, world.now);
-    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(
+        matches!(next, ThreadStep::StartWorker { node: 0 }),
+        "{next:?}"
+    );
     // The releases must still be confirmed.
     let mut world = World::new();
     world.begin_to_connect();
     world.connected(Ok(()));
     let op = Op::new(Action::Release(Notify::None), key(b"a"));
     world.core.submit(op.only_write(true), 0, world.now);
-    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::Send { .. }
+    ));
     world.output();
     for _ in 0..2 {
         let leader = [(); 2].map(|()| next_but_reads(&mut world));
-        assert!(matches!(leader, [Next::StartConfirmer, Next::Finished]));
+        assert!(matches!(
+            leader,
+            [ThreadStep::StartConfirmer, ThreadStep::Finished]
+        ));
         world.core.deserted(ThreadRole::Confirmer, world.now);
     }
 }
@@ -409,7 +427,7 @@ fn a_release_for_some_nodes_ends_when_they_have_answered() {
         for node in 0..answers {
             world.connected_to(node, Ok(()));
             let next = world.next();
-            assert!(matches!(next, Next::Send { .. }), "{next:?}");
+            assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
             world.output_to(node);
             let reply = Input::Received(Ok(b":1\r\n"));
             world.core.input(node, reply, world.now);
@@ -417,7 +435,10 @@ fn a_release_for_some_nodes_ends_when_they_have_answered() {
         world.now += ends * MS;
         let next = world.next();
         assert_eq!(world.core.answers.len(), 1, "for {nodes} nodes");
-        assert!(!matches!(next, Next::Wait { .. }), "for {nodes} nodes");
+        assert!(
+            !matches!(next, ThreadStep::Wait { .. }),
+            "for {nodes} nodes"
+        );
     }
 }
 
@@ -440,7 +461,7 @@ fn a_node_was_tried_if_it_is_connected_if_a_try_has_ended_or_if_none_can_begin()
 
     let mut world = World::new();
     let next = world.core.next(ThreadRole::Leader, world.now);
-    assert!(matches!(next, Next::StartWorker { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::StartWorker { .. }), "{next:?}");
     world.input(Input::Started(Err(Cause::Closed("no thread".into()))));
     assert!(world.core.has_tried(&all));
 }
@@ -454,9 +475,9 @@ fn a_majority_has_carried_out_what_few_nodes_are_owed() {
     for (node, owed) in [(0, OwedTo::Few), (1, OwedTo::Absent), (2, OwedTo::Absent)] {
         world.core.add_debt(node, debt());
         assert!(world.core.owes_any());
-        assert_eq!(world.core.owed(0), owed, "{node}");
+        assert_eq!(world.core.who_is_owed(0), owed, "{node}");
         // Another holder may have the key on the third node.
-        assert_eq!(world.core.owed(1), OwedTo::Absent, "{node}");
+        assert_eq!(world.core.who_is_owed(1), OwedTo::Absent, "{node}");
     }
     // Nodes that are connected may carry it out yet.
     for (connected, owed) in [(0, OwedTo::Absent), (1, OwedTo::Absent), (2, OwedTo::Many)] {
@@ -464,7 +485,7 @@ fn a_majority_has_carried_out_what_few_nodes_are_owed() {
         (0..3).for_each(|node| world.begins_to_connect(node));
         (0..connected).for_each(|node| world.connected_to(node, Ok(())));
         (0..3).for_each(|node| world.core.add_debt(node, debt()));
-        assert_eq!(world.core.owed(0), owed, "{connected} of three");
+        assert_eq!(world.core.who_is_owed(0), owed, "{connected} of three");
     }
 }
 
@@ -485,7 +506,7 @@ fn the_ends_of_locks_that_no_reply_confirms_or_another_server_may_owe_are_confir
         let op = Op::new(action, key(b"a")).only_write(only_write);
         world.core.submit(op, 0, world.now);
         let next = world.core.next(ThreadRole::Confirmer, world.now);
-        let waits = matches!(next, Next::Wait { .. });
+        let waits = matches!(next, ThreadStep::Wait { .. });
         assert_eq!(waits, confirmed, "{next:?}, {only_write}, {is_routed}");
     }
 }

@@ -6,7 +6,7 @@ use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::script::Notify;
 use crate::protocol::node::restart_guard::VotesFrom;
 use crate::protocol::node::standing::{SitsOut, Why};
-use crate::protocol::quorum::op::Named;
+use crate::protocol::quorum::op::NamedServer;
 use crate::values::clock;
 
 pub(super) fn view(connected: NodeSet) -> View {
@@ -230,7 +230,7 @@ fn a_node_at_another_server_than_the_named_one_fails_if_it_is_asked_and_has_not_
         let mut operation = begun(acquire(), now);
         operation.op.nodes = of(nodes);
         let server = ("h".into(), port);
-        operation.op.named = Some(Box::new(Named { server, at: now }));
+        operation.op.named = Some(Box::new(NamedServer { server, at: now }));
         if has_voted {
             operation.vote(1, Vote::Granted(1));
         }

@@ -140,7 +140,7 @@ impl<W> Operation<W> {
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     pub(crate) fn undo(&self) -> (NodeSet, Key) {
-        let without = self.votes.tally.refused.or(self.votes.elsewhere());
+        let without = self.votes.tally.refused.or(self.votes.redirected());
         let mut undo = self.sent_to.without(without);
         if mutant(Mutant::UndoOnlyGranted) {
             undo = self.votes.tally.granted;

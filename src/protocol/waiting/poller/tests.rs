@@ -1,7 +1,8 @@
 //! When the poller asks the nodes, and for how long it sleeps.
 
 use super::*;
-use crate::protocol::commands::node_queue::{Channel, LockInfo};
+use crate::protocol::commands::lock_info::LockInfo;
+use crate::protocol::commands::node_queue::Channel;
 use crate::values::clock;
 
 impl Poller {

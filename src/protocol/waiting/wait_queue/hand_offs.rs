@@ -208,9 +208,9 @@ mod tests {
         let waiter = world.join(0, None);
         world.queues.subscriptions.subscribed(0);
         world.acquired(waiter);
-        assert!(world.queues.queues.is_empty() && !world.queues.is_idle());
+        assert!(world.queues.queues.is_empty() && !world.queues.none_waits());
         assert!(!world.receives());
-        assert!(world.queues.is_idle());
+        assert!(world.queues.none_waits());
     }
 
     #[test]

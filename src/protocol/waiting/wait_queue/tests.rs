@@ -4,7 +4,8 @@ mod over;
 
 use super::*;
 use crate::errors::node_errors::NodeErrors;
-use crate::protocol::commands::node_queue::{LockInfo, QueueTurn};
+use crate::protocol::commands::lock_info::LockInfo;
+use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::hand_offs::HandOff;
 use crate::values::arithmetic::Ttl;

@@ -4,9 +4,9 @@ use super::*;
 use crate::protocol::commands::dialect::Dialect;
 
 /// The server at this port, as it was named then. The node is connected to the one at port 1.
-fn named(port: u16, at: Instant) -> Option<Named> {
+fn named(port: u16, at: Instant) -> Option<NamedServer> {
     let server = ("h".into(), port);
-    Some(Named { server, at })
+    Some(NamedServer { server, at })
 }
 
 /// Another one may be about to get the slot back, and does what it is sent with ASKING although the owner has the key.
@@ -38,11 +38,11 @@ fn what_follows_a_redirect_is_sent_to_no_other_server_than_the_one_that_was_name
             }
             let next = next_but_reads(&mut world);
             let what = format!("{action:?} at {port}, {is_there}");
-            assert_eq!(matches!(next, Next::Send { .. }), sends, "{what}");
+            assert_eq!(matches!(next, ThreadStep::Send { .. }), sends, "{what}");
             if !sends {
                 let (_, answer) = world.core.answers.pop().unwrap();
                 let causes = &answer.remarks.causes;
-                let is_it = matches!(*causes[0].1, Cause::Elsewhere(_));
+                let is_it = matches!(*causes[0].1, Cause::Redirected(_));
                 assert!(causes.len() == 1 && is_it, "{what}: {causes:?}");
                 // Nothing is owed there: whoever reads the answer sends the operation on.
                 assert!(!world.core.owes_any(), "{what}");
@@ -66,7 +66,7 @@ fn what_follows_a_redirect_waits_for_a_node_that_is_connected_again() {
     world.begin_to_connect();
     world.connected(Ok(()));
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
 }
 
 /// For a slot that is migrating.
@@ -87,7 +87,7 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
         world.now += since;
         world.core.submit(op, 0, world.now);
         let next = next_but_reads(&mut world);
-        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        assert_eq!(matches!(next, ThreadStep::Send { .. }), sends, "{since:?}");
         if sends {
             world.output();
             assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
@@ -103,18 +103,21 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
         let mut world = World::new();
         world.begin_to_connect();
         let handshake = Handshake {
-            means: crate::protocol::commands::dialect::Dialect::ALL,
+            dialect: crate::protocol::commands::dialect::Dialect::ALL,
             routed,
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));
         let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-        assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        assert!(matches!(
+            tasks,
+            [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
+        ));
         let op = Op::new(Action::Release(Notify::None), key(b"a"));
         world.core.submit(op, 0, world.now);
         world.answers(b":1\r\n");
         let next = world.core.next(ThreadRole::Confirmer, world.now);
-        assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
+        assert_eq!(matches!(next, ThreadStep::Wait { .. }), stays, "{next:?}");
     }
 }
 
@@ -127,19 +130,25 @@ fn a_release_is_sent_on_although_its_node_was_given_up_before_it_redirected_it()
         (0..3).for_each(|node| world.begins_to_connect(node));
         for node in 0..3 {
             let handshake = Handshake {
-                means: Dialect::ALL,
+                dialect: Dialect::ALL,
                 server: "h:1".into(),
                 routed: true,
                 ..Handshake::default()
             };
             assert!(world.core.connected(node, Ok(handshake), world.now));
             let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(node), world.now));
-            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+            assert!(matches!(
+                tasks,
+                [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
+            ));
         }
         let key = key(b"a").sent_to(NodeSet::first(3));
         let release = Op::new(Action::Release(Notify::None), key);
         world.core.submit(release, 0, world.now);
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         (0..3).for_each(|node| world.output_to(node));
         let cause = Arc::new(Cause::NotAsked);
         let operations = world.core.operations.open_mut();

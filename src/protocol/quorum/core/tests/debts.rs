@@ -24,7 +24,7 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     world.output();
     let owed = |world: &mut World| {
         assert!(world.core.redirected.is_empty());
-        let owed = world.core.take_owed(|_| true);
+        let owed = world.core.take_debts(|_| true);
         let names = owed
             .iter()
             .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
@@ -55,26 +55,32 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     }
     world.answers(&[BUSY, BUSY].concat());
     let began = world.now;
-    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::StartConfirmer
+    ));
     let (mut pauses, mut sent) = (Vec::new(), 0);
     loop {
         match world.core.next(ThreadRole::Confirmer, world.now) {
-            Next::Wait { until } => {
+            ThreadStep::Wait { until } => {
                 pauses.push(until - world.now);
                 world.now = until;
             }
-            Next::Lead => {
+            ThreadStep::TryToLead => {
                 world.sent.clear();
-                assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+                assert!(matches!(
+                    next_but_reads(&mut world),
+                    ThreadStep::Send { .. }
+                ));
                 world.output();
                 if calls(&world, &RELEASE_AND_NOTIFY) == 1 {
                     sent += 1;
                     world.input(Input::Received(Ok(BUSY)));
                 }
-                assert!(matches!(next_but_reads(&mut world), Next::Finished));
+                assert!(matches!(next_but_reads(&mut world), ThreadStep::Finished));
             }
             next => {
-                assert!(matches!(next, Next::Finished), "{next:?}");
+                assert!(matches!(next, ThreadStep::Finished), "{next:?}");
                 break;
             }
         }
@@ -84,7 +90,7 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     let longest = pauses.iter().max().unwrap();
     assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
     assert!((14..40).contains(&sent), "{sent} in {took:?}");
-    assert_eq!(world.core.take_owed(|_| true).len(), 0);
+    assert_eq!(world.core.take_debts(|_| true).len(), 0);
 }
 
 /// How often this script is called in what was sent.
@@ -107,10 +113,16 @@ fn a_release_that_is_sent_late_notifies_a_waiter_unless_the_queue_is_refused() {
         let op = Op::new(Action::Release(notify), own(NodeSet::ALL));
         world.core.submit(op, 0, world.now);
         world.answers(b"-OOM command not allowed\r\n");
-        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::StartConfirmer
+        ));
         world.now += 100 * MS;
         let mut sends = |keys: u8, script: &Script| {
-            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            assert!(matches!(
+                next_but_reads(&mut world),
+                ThreadStep::Send { .. }
+            ));
             world.sent.clear();
             world.output();
             assert_eq!(calls(&world, script), 1, "{notify:?}");
@@ -154,7 +166,7 @@ fn a_release_that_a_user_may_not_carry_out_for_now_is_sent_again() {
         let answer =
             b"-ERR ACL failure in script: User u has no permissions to run the 'del' command\r\n";
         let mut world = released(key, answer);
-        matches!(next_but_reads(&mut world), Next::StartConfirmer)
+        matches!(next_but_reads(&mut world), ThreadStep::StartConfirmer)
     };
     assert!(retries(own(NodeSet::ALL)));
     assert!(!retries(own(NodeSet::EMPTY)));
@@ -196,15 +208,21 @@ fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
                 .submit(Op::new(action.clone(), key), 0, world.now);
         }
         world.answers(&b"-OOM command not allowed\r\n".repeat(3));
-        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::StartConfirmer
+        ));
         world.now += 100 * MS;
         for replies in [&b":1\r\n"[..], b":1\r\n:0\r\n"] {
-            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            assert!(matches!(
+                next_but_reads(&mut world),
+                ThreadStep::Send { .. }
+            ));
             world.output();
             world.input(Input::Received(Ok(replies)));
         }
-        assert!(matches!(next_but_reads(&mut world), Next::Finished));
-        assert_eq!(world.core.take_owed(|_| true).len(), 0);
+        assert!(matches!(next_but_reads(&mut world), ThreadStep::Finished));
+        assert_eq!(world.core.take_debts(|_| true).len(), 0);
     }
 }
 
@@ -223,13 +241,13 @@ fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
         world.now = began + away * MS;
         world.begin_to_connect();
         let handshake = Handshake {
-            means: crate::protocol::commands::dialect::Dialect::ALL,
+            dialect: crate::protocol::commands::dialect::Dialect::ALL,
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));
         let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
         assert!(
-            matches!(tasks, [Next::Adopt { .. }, Next::Send { .. }]),
+            matches!(tasks, [ThreadStep::Adopt { .. }, ThreadStep::Send { .. }]),
             "{tasks:?}"
         );
         world.output();
@@ -256,7 +274,10 @@ fn a_shortening_that_waits_for_a_connection_leaves_the_rest_of_its_time() {
         world.now += waits * MS;
         // Connected 10 ms later.
         world.connected(Ok(()));
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         world.output();
         let text = String::from_utf8_lossy(&world.sent);
         let hash = str::from_utf8(script.hash).unwrap();

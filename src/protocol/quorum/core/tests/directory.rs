@@ -1,7 +1,7 @@
 //! A node whose address a directory has named.
 
 use super::*;
-use crate::protocol::node::found_master::{DirectoryTimes, FoundMaster, LastWord};
+use crate::protocol::discovery::found_master::{DirectoryAnswer, DirectoryTimes, FoundMaster};
 
 /// A connection to a server that a directory has named, `since` after the directory was asked.
 fn found_before(since: Duration) -> World {
@@ -9,13 +9,16 @@ fn found_before(since: Duration) -> World {
     let found = FoundMaster::new("m at h:1".into(), world.now, true, DirectoryTimes::REAL);
     world.begin_to_connect();
     let handshake = Handshake {
-        means: crate::protocol::commands::dialect::Dialect::ALL,
+        dialect: crate::protocol::commands::dialect::Dialect::ALL,
         found: Some(found),
         ..Handshake::default()
     };
     assert!(world.core.connected(0, Ok(handshake), world.now));
     let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+    assert!(matches!(
+        tasks,
+        [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
+    ));
     world.now += since;
     world
 }
@@ -31,26 +34,36 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
     ] {
         let mut world = found_before(since);
         // Nothing is asked while the node is not in use.
-        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        assert!(matches!(next_but_reads(&mut world), ThreadStep::Finished));
         world.acquire();
         let mut next = next_but_reads(&mut world);
-        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        assert_eq!(matches!(next, ThreadStep::Send { .. }), sends, "{since:?}");
         if sends {
             world.output();
             next = next_but_reads(&mut world);
         }
-        assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
+        assert_eq!(
+            matches!(next, ThreadStep::ConfirmMaster { node: 0, .. }),
+            asks,
+            "{since:?}"
+        );
         if !sends {
-            assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
+            assert!(matches!(
+                next_but_reads(&mut world),
+                ThreadStep::Wait { .. }
+            ));
             // The wait is within the time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
-            let answer = Ok(LastWord {
-                answer: Ok(()),
+            let answer = Ok(DirectoryAnswer {
+                result: Ok(()),
                 at: asked,
             });
-            world.input(Input::Confirmed { asked, answer });
-            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            world.input(Input::MasterConfirmed { asked, answer });
+            assert!(matches!(
+                next_but_reads(&mut world),
+                ThreadStep::Send { .. }
+            ));
         }
     }
 }
@@ -61,22 +74,28 @@ fn a_release_waits_for_no_directory() {
     let op = Op::new(Action::Release(Notify::First), key(b"a"));
     world.core.submit(op, 0, world.now);
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
 }
 
 #[test]
 fn another_address_ends_the_connection() {
     let mut world = found_before(5000 * MS);
     world.acquire();
-    assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::ConfirmMaster { .. }
+    ));
     let asked = world.now;
-    let answer = Ok(LastWord {
-        answer: Err(Cause::Moved("h:2".into())),
+    let answer = Ok(DirectoryAnswer {
+        result: Err(Cause::MasterReplaced("h:2".into())),
         at: asked,
     });
-    world.input(Input::Confirmed { asked, answer });
+    world.input(Input::MasterConfirmed { asked, answer });
     let next = world.core.next(ThreadRole::Leader, world.now);
-    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(
+        matches!(next, ThreadStep::StartWorker { node: 0 }),
+        "{next:?}"
+    );
     assert!(world.sent.is_empty());
 }
 

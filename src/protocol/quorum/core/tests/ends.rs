@@ -19,11 +19,11 @@ fn close(world: &mut World) {
 fn hear_nothing(world: &mut World) {
     loop {
         match world.next() {
-            Next::Recv { node, until } if until <= world.now => {
+            ThreadStep::Recv { node, until } if until <= world.now => {
                 let nothing = Input::Received(Ok(&[]));
                 world.core.input(node, nothing, world.now);
             }
-            Next::Send { .. } => world.output(),
+            ThreadStep::Send { .. } => world.output(),
             _ => break,
         }
     }
@@ -36,7 +36,7 @@ fn a_failed_acquire_ends_when_its_undo_is_written() {
     world.acquire();
     world.answers(b"-OOM command not allowed\r\n");
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
     assert!(world.core.answers.is_empty(), "the lock may be there");
     world.output();
     assert!(world.failure().is_some());

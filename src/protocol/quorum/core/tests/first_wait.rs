@@ -24,7 +24,7 @@ fn an_acquire_whose_program_is_asked_ends_unsent_while_it_waits_for_first_connec
     acquire(&mut world, since);
     world.begin_to_connect();
     for _ in 0..19 {
-        let Err(Next::Wait { until }) = ended(&mut world) else {
+        let Err(ThreadStep::Wait { until }) = ended(&mut world) else {
             panic!("the first connection is under way");
         };
         assert_eq!(until, world.now + 50 * MS);
@@ -48,11 +48,11 @@ fn an_acquire_whose_program_is_asked_ends_unsent_while_it_waits_for_first_connec
     world.begin_to_connect();
     world.now += 30 * MS;
     world.connected(Ok(()));
-    assert!(matches!(world.next(), Next::Send { .. }));
+    assert!(matches!(world.next(), ThreadStep::Send { .. }));
     world.output();
     world.now += 20 * MS;
     let next = ended(&mut world);
-    assert!(matches!(next, Err(Next::Recv { .. })), "{next:?}");
+    assert!(matches!(next, Err(ThreadStep::Recv { .. })), "{next:?}");
 }
 
 /// The attempt had it connected at once when it began.
@@ -66,7 +66,7 @@ fn a_node_that_was_refused_is_not_hurried_each_time_a_program_is_asked() {
         world.connected_to(0, Err(Cause::Connect("refused".into())));
         world.now += MS;
         let task = world.core.next(ThreadRole::Worker(0), world.now);
-        let Next::Wait { until } = task else {
+        let ThreadStep::Wait { until } = task else {
             panic!("{task:?}");
         };
         let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a"));
@@ -77,7 +77,7 @@ fn a_node_that_was_refused_is_not_hurried_each_time_a_program_is_asked() {
         world.core.submit(op, 1, world.now);
         world.next();
         let task = world.core.next(ThreadRole::Worker(0), world.now);
-        let waits = matches!(task, Next::Wait { until: again } if again == until);
+        let waits = matches!(task, ThreadStep::Wait { until: again } if again == until);
         assert_eq!(!waits, hurried, "{task:?}");
     }
 }

@@ -21,12 +21,17 @@ fn a_write_has_half_a_node_timeout_but_not_beyond_the_end_of_an_operation() {
         let mut world = connected();
         world.acquire();
         let begun = world.now;
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         world.now = begun + since * MS;
         let all = NodeSet::first(1);
         world.core.nodes[0].wire_mut().probed(world.now);
         match world.core.send(all, world.now) {
-            Next::Send { until, .. } => assert_eq!(until, world.now + expected * MS, "{since}"),
+            ThreadStep::Send { until, .. } => {
+                assert_eq!(until, world.now + expected * MS, "{since}")
+            }
             next => panic!("{since}: {next:?}"),
         }
     }
@@ -37,7 +42,10 @@ fn a_write_has_half_a_node_timeout_but_not_beyond_the_end_of_an_operation() {
 fn after_the_close_replies_are_waited_for_one_node_timeout() {
     let mut world = connected();
     release(&mut world);
-    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::Send { .. }
+    ));
     world.output();
     world.input(Input::Sent(Ok(())));
     world.core.close(world.now, world.core.timeouts.node);
@@ -45,12 +53,12 @@ fn after_the_close_replies_are_waited_for_one_node_timeout() {
     world.now += MS;
     let next = next_but_reads(&mut world);
     assert!(
-        matches!(next, Next::Recv { until, .. } if until <= end),
+        matches!(next, ThreadStep::Recv { until, .. } if until <= end),
         "{next:?}"
     );
     world.input(Input::Received(Ok(b":1\r\n")));
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Finished), "{next:?}");
+    assert!(matches!(next, ThreadStep::Finished), "{next:?}");
 }
 
 #[test]
@@ -78,7 +86,10 @@ fn a_node_that_leads_to_the_server_of_another_one_is_not_used() {
         let used = world.core.connected(node, Ok(handshake), world.now);
         if used {
             let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(node), world.now));
-            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+            assert!(matches!(
+                tasks,
+                [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
+            ));
         }
         used
     };
@@ -96,7 +107,10 @@ fn releases_are_written_before_other_operations() {
     let acquire = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"b"));
     world.core.submit(acquire, 0, world.now);
     release(&mut world);
-    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::Send { .. }
+    ));
     world.output();
     let place = |name: &[u8]| world.sent.windows(6).position(|part| part == name);
     let (released, acquired) = (place(b"1\r\na\r\n"), place(b"1\r\nb\r\n"));
@@ -112,16 +126,19 @@ fn what_was_refused_for_now_is_sent_once_more_at_the_close() {
     let mut world = connected();
     release(&mut world);
     world.answers(b"-BUSY Redis is busy running a script.\r\n");
-    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+    assert!(matches!(
+        next_but_reads(&mut world),
+        ThreadStep::StartConfirmer
+    ));
     world.core.close(world.now, world.core.timeouts.node);
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
 }
 
 /// The nodes that the leader writes to next, if any, while those that it reads have sent nothing.
 fn writes(world: &mut World) -> Vec<usize> {
     match next_but_reads(world) {
-        Next::Send { nodes, .. } => {
+        ThreadStep::Send { nodes, .. } => {
             nodes.iter().for_each(|node| world.output_to(node));
             nodes.iter().collect()
         }

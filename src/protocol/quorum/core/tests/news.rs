@@ -64,10 +64,10 @@ fn first_connections_are_waited_for_one_node_timeout_after_a_majority_is_connect
     world.acquire();
     let next = next_but_reads(&mut world);
     assert!(
-        matches!(next, Next::Wait { until } if until == end),
+        matches!(next, ThreadStep::Wait { until } if until == end),
         "{next:?}"
     );
     world.now = end;
     let next = next_but_reads(&mut world);
-    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+    assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
 }

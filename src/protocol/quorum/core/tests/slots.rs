@@ -7,7 +7,7 @@ use crate::protocol::quorum::late_grants::LateGrants;
 
 /// The ends of locks that nodes still owe, and the slots that these release.
 fn owed(world: &mut World) -> Vec<(usize, Option<u16>)> {
-    let owed = world.core.take_owed(|_| true).into_iter();
+    let owed = world.core.take_debts(|_| true).into_iter();
     let slot = |debt: &Debt| match debt.key.kind {
         Kind::Stray(slot) => Some(slot),
         _ => None,
@@ -29,7 +29,10 @@ fn an_acquire_releases_the_slots_that_do_not_count_and_an_extension_leaves_them(
         let sent_to = NodeSet::first(3);
         let key = key(b"a").of_kind(kind).sent_to(sent_to);
         world.core.submit(Op::new(action, key), 0, world.now);
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         (0..3).for_each(|node| world.output_to(node));
         for (node, reply) in [(2, b":2\r\n"), (0, b":1\r\n"), (1, b":1\r\n")] {
             let reply = Input::Received(Ok(reply));
@@ -57,7 +60,10 @@ fn a_slot_that_a_node_grants_behind_the_verdict_is_released_though_nothing_follo
         let key = key(b"a").of_kind(kind).sent_to(NodeSet::first(3));
         let acquire = Op::new(Action::Acquire(ttl(1000 * MS)), key);
         world.core.submit(acquire, 0, world.now);
-        assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        assert!(matches!(
+            next_but_reads(&mut world),
+            ThreadStep::Send { .. }
+        ));
         (0..3).for_each(|node| world.output_to(node));
         for node in [0, 1] {
             let reply = Input::Received(Ok(b":1\r\n"));
@@ -69,20 +75,20 @@ fn a_slot_that_a_node_grants_behind_the_verdict_is_released_though_nothing_follo
         let (_, answer) = world.core.answers.pop().unwrap();
         assert!(matches!(answer.outcome, Outcome::Yes(_)));
         let next = next_but_reads(&mut world);
-        assert!(matches!(next, Next::StartConfirmer), "{next:?}");
+        assert!(matches!(next, ThreadStep::StartConfirmer), "{next:?}");
         let next = world.core.next(ThreadRole::Confirmer, world.now);
-        assert!(matches!(next, Next::Wait { .. }), "{next:?}");
+        assert!(matches!(next, ThreadStep::Wait { .. }), "{next:?}");
         world.now += 50 * MS;
         let next = world.core.next(ThreadRole::Confirmer, world.now);
-        assert!(matches!(next, Next::Lead), "{next:?}");
+        assert!(matches!(next, ThreadStep::TryToLead), "{next:?}");
         let next = world.next();
-        assert!(matches!(next, Next::Recv { node: 2, .. }), "{next:?}");
+        assert!(matches!(next, ThreadStep::Recv { node: 2, .. }), "{next:?}");
         let reply = format!("{late}\r\n");
         let reply = Input::Received(Ok(reply.as_bytes()));
         world.core.input(2, reply, world.now);
         assert_eq!(owed(&mut world), Vec::from_iter(released), "{late}");
         let next = world.core.next(ThreadRole::Confirmer, world.now);
-        assert!(matches!(next, Next::Finished), "{next:?}");
+        assert!(matches!(next, ThreadStep::Finished), "{next:?}");
     }
 }
 
@@ -95,7 +101,7 @@ fn an_answer_that_never_comes_is_not_waited_for() {
     assert_eq!(late.since(nodes), Some(now));
     late.severed(0);
     assert_eq!(late.since(NodeSet::first(1)), None);
-    let id = |number| OperationId { slot: 0, number };
+    let id = |number| OperationId { index: 0, number };
     assert!(late.take(id(8), 1).is_none() && late.take(id(7), 0).is_none());
     assert!(late.take(id(7), 1).is_some() && late.take(id(7), 1).is_none());
     assert_eq!(late.since(nodes), None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::errors::cause::{Cause, Limit};
-use crate::errors::elsewhere::Elsewhere;
+use crate::errors::redirection::Redirection;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Action, Notify};
 use crate::protocol::commands::vote::{Refusal, Vote};
@@ -43,7 +43,11 @@ fn count(operation: &mut Operation<()>, answers: &str) {
                 operation.vote(node, Vote::Refused(Refusal::Unknown));
                 continue;
             }
-            '>' => Cause::Elsewhere(Elsewhere::of("MOVED 1 h:1", &"h:2".into()).unwrap().into()),
+            '>' => Cause::Redirected(
+                Redirection::of("MOVED 1 h:1", &"h:2".into())
+                    .unwrap()
+                    .into(),
+            ),
             '!' => Cause::refused("OOM command not allowed"),
             'x' => Cause::Closed("it ended".into()),
             _ => Cause::NoAnswer(50 * MS, Limit::Node(1)),

@@ -1,7 +1,7 @@
 //! When a waiter stops asking, and what it tells the nodes until then.
 
 use super::*;
-use crate::protocol::commands::node_queue::LockInfo;
+use crate::protocol::commands::lock_info::LockInfo;
 
 /// The time at which a waiter is to look again, from now on, or what else it does.
 fn parks(world: &World, step: &WaiterAction) -> Option<Duration> {

@@ -1,0 +1,506 @@
+//! Carries out what the core returns, with sockets and threads.
+//!
+//! The core is under one mutex, which is never held while anything is sent, received, connected, waited for or logged.
+
+mod workers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::ConnectionAddr;
+
+use crate::errors::cause::Cause;
+use crate::errors::text::{self, human};
+use crate::net::discovery::ask_each::AbandonedThreads;
+use crate::net::discovery::deployment::Place;
+use crate::net::driver::leadership::{Connections, LeaderState, Submitter};
+use crate::net::driver::node_log;
+use crate::net::driver::observe::Observer;
+use crate::net::driver::other_lanes::OtherLanes;
+use crate::net::driver::races::{Race, race};
+use crate::net::socket::connection::Connection;
+use crate::net::socket::trust::Trust;
+use crate::protocol::commands::companions;
+use crate::protocol::commands::dialect::Lack;
+use crate::protocol::node::known_server::Connected;
+use crate::protocol::node::node::Timeouts;
+use crate::protocol::node::node_events::Unobserved;
+use crate::protocol::node::restart_guard::{self, RestartGuard};
+use crate::protocol::quorum::core::{Core, Input};
+use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
+use crate::settings::node_address::NodeAddress;
+use crate::settings::options::Options;
+use crate::settings::tls::Tls;
+use crate::values::arithmetic::{NodeSet, Ttl, spare};
+use crate::values::clock;
+use crate::values::endpoint::Endpoint;
+use crate::values::prefix::Prefix;
+use crate::values::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+    lock, start_thread, wait_until,
+};
+
+/// The pause before checking again whether a thread still leads.
+pub(super) const SOON: Duration = Duration::from_millis(1);
+
+/// Carries out what the core decides. The leader, the workers and the callers share it.
+pub(crate) struct Executor {
+    places: Vec<Place>,
+    /// The settings that `trust` was made from.
+    tls: Tls,
+    trust: Trust,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) prefix: Prefix,
+    pub(crate) observer: Observer,
+    pub(crate) abandoned_threads: AbandonedThreads,
+    /// The restart guard of each node.
+    guards: Guards,
+    state: Mutex<DriverState>,
+    /// Notified when there is news for the leader or for a worker.
+    changed: Condvar,
+    /// Whether no thread leads. Threads that look for that need not lock the state.
+    lead_is_vacant: AtomicBool,
+    /// `None`: the servers of the nodes have all keys.
+    lanes: Option<Box<dyn OtherLanes>>,
+}
+
+struct Guards {
+    each: Vec<Option<RestartGuard>>,
+    /// Whether the program has asked for the guard.
+    is_needed: bool,
+}
+
+pub(crate) struct DriverState {
+    pub(crate) core: Core<Submitter>,
+    /// Connections on their way between the leader and a worker.
+    handed_over: Vec<Option<Connection>>,
+    /// Connections that were made and that their workers have not adopted yet.
+    not_adopted: Vec<Option<Connection>>,
+    /// The leader's state. `None` while a thread leads.
+    leader_state: Option<Box<LeaderState>>,
+    /// Whether the leader waits for news of the workers.
+    leader_waits: bool,
+    /// Whether the last leader has left, and was answered together with others.
+    pub(crate) after_group: bool,
+    /// The function of the driver, which is built on the nodes.
+    pub(super) start_confirmer: fn(&Arc<Executor>),
+    /// Whether a thread is logging events.
+    is_logging: bool,
+    /// Events that were logged and that the observer has not been notified of.
+    unobserved: Unobserved,
+    /// Since when nodes give no votes, as the observer was notified. `None`: a thread is notifying it.
+    outages: Option<Vec<Option<Instant>>>,
+}
+
+impl Executor {
+    pub(crate) fn new(nodes: Vec<NodeAddress>, options: &Options, observer: Observer) -> Executor {
+        let trust = Trust::new(&options.tls, nodes.iter().map(NodeAddress::info));
+        Executor::with(nodes, trust, options, observer)
+    }
+
+    fn with(
+        nodes: Vec<NodeAddress>,
+        trust: Trust,
+        options: &Options,
+        observer: Observer,
+    ) -> Executor {
+        let place = |given| Place::new(given, &trust, options.credentials.clone());
+        let places = nodes.into_iter().map(place).collect();
+        Executor::at(places, trust.clone(), options, observer, None)
+    }
+
+    /// Nodes that lead to some of these nodes' servers.
+    pub(crate) fn to(
+        &self,
+        places: Vec<Place>,
+        options: &Options,
+        lanes: Box<dyn OtherLanes>,
+    ) -> Executor {
+        let (trust, observer) = (self.trust.clone(), self.observer.clone());
+        Executor::at(places, trust, options, observer, Some(lanes))
+    }
+
+    fn at(
+        places: Vec<Place>,
+        trust: Trust,
+        options: &Options,
+        observer: Observer,
+        lanes: Option<Box<dyn OtherLanes>>,
+    ) -> Executor {
+        let guards = places
+            .iter()
+            .map(|place| guard(place, options, places.len()));
+        let guards: Vec<Option<RestartGuard>> = guards.collect();
+        let timeouts = Timeouts {
+            node: options.node_timeout,
+            connect: options.connect_timeout,
+        };
+        let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
+        let none = || places.iter().map(|_| None).collect();
+        let leader = LeaderState::new(places.len());
+        let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
+        let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
+        let state = DriverState {
+            core,
+            handed_over: none(),
+            not_adopted: none(),
+            leader_state: Some(Box::new(leader)),
+            leader_waits: false,
+            after_group: false,
+            start_confirmer: |_| {},
+            is_logging: false,
+            unobserved: Unobserved::default(),
+            outages: Some(vec![None; places.len()]),
+        };
+        Executor {
+            tls: options.tls.clone(),
+            guards: Guards {
+                each: guards,
+                is_needed: options.max_ttl().is_some(),
+            },
+            places,
+            trust,
+            observer,
+            abandoned_threads: AbandonedThreads::default(),
+            timeouts,
+            prefix: options.prefix.clone(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            lead_is_vacant: AtomicBool::new(true),
+            lanes,
+        }
+    }
+
+    /// Copies the nodes, with nothing shared that changes: for other options, and for a forked child.
+    pub(crate) fn afresh(&self, options: &Options) -> Executor {
+        let nodes: Vec<NodeAddress> = self.places.iter().map(Place::given).collect();
+        let trust = match options.tls == self.tls {
+            true => self.trust.clone(),
+            false => Trust::new(&options.tls, nodes.iter().map(NodeAddress::info)),
+        };
+        let observer = self.observer.clone();
+        Executor::with(nodes, trust, options, observer)
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Whether too few nodes are left for a majority without the Redis Clusters, which have the keys beside this lock in
+    /// another slot than its own.
+    pub(crate) fn has_companions_in_another_slot(&self, resource: &[u8]) -> bool {
+        let clusters = self.places.iter().filter(|place| place.is_in_cluster());
+        clusters.count() > spare(self.places.len())
+            && companions::are_in_another_slot(&self.prefix.key(resource))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, DriverState> {
+        lock(&self.state)
+    }
+
+    /// Whether no thread leads.
+    pub(crate) fn is_lead_vacant(&self) -> bool {
+        self.lead_is_vacant.load(Ordering::Relaxed)
+    }
+
+    /// Takes the lead, if no thread leads.
+    pub(crate) fn take_lead(&self, state: &mut DriverState) -> Option<Box<LeaderState>> {
+        let second = race(Race::TwoLeaders).then(|| Box::new(LeaderState::new(self.places.len())));
+        let leader = state.leader_state.take().or(second)?;
+        self.lead_is_vacant.store(false, Ordering::Relaxed);
+        Some(leader)
+    }
+
+    /// Leaves the lead: no thread leads then.
+    pub(crate) fn leave_lead(&self, state: &mut DriverState, leader: Box<LeaderState>) {
+        state.leader_state = Some(leader);
+        self.lead_is_vacant.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, DriverState>,
+        until: Instant,
+    ) -> MutexGuard<'a, DriverState> {
+        let state = match race(Race::WaitUnlocked) {
+            true => {
+                drop(state);
+                self.state()
+            }
+            false => state,
+        };
+        wait_until(&self.changed, state, until)
+    }
+
+    /// Notifies a waiting leader that another thread has submitted an operation.
+    pub(crate) fn submitted(&self, state: &DriverState) {
+        if state.leader_waits {
+            self.changed.notify_all();
+        }
+    }
+
+    pub(super) fn announce(&self, state: &mut DriverState) {
+        if std::mem::take(&mut state.core.news) && !race(Race::NewsUnheard) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Logs events, and notifies the observer. One thread at a time does so, and no thread waits for it: the program's
+    /// logger may take its time, or use these same nodes.
+    pub(crate) fn log(&self) {
+        let mut state = self.state();
+        if !state.is_logging {
+            state.is_logging = true;
+            while !state.core.events.is_empty() {
+                let events = state.core.events.take();
+                drop(state);
+                for (node, event, _) in &events {
+                    let guarded = self.guards.each.get(*node).is_some_and(Option::is_some);
+                    node_log::log(&self.name(*node), event, guarded);
+                }
+                state = self.state();
+                if !self.observer.is_none() {
+                    state.unobserved.add(events);
+                }
+            }
+            state.is_logging = false;
+        }
+        // An observer that does not return does not keep events from being logged.
+        let Some(mut outages) = state.outages.take() else {
+            return;
+        };
+        while let Some((node, event, at)) = state.unobserved.pop() {
+            drop(state);
+            if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
+                let address = place.shown();
+                node_log::notify(&self.observer, (node, &address), &event, since, at);
+            }
+            state = self.state();
+        }
+        state.outages = Some(outages);
+    }
+
+    /// Records that a node lacks a capability, to be logged once.
+    pub(crate) fn lacks(&self, node: usize, lack: Lack) {
+        let mut state = self.state();
+        state.core.events.lacks(node, Some(lack), clock::instant());
+    }
+
+    /// Logs events for a thread that has something to do: the thread may be about to return a lock, and an observer may
+    /// want the same one.
+    pub(crate) fn log_behind(self: &Arc<Executor>) {
+        if self.observer.is_none() {
+            self.log();
+        } else {
+            self.log_in_thread(&self.state());
+        }
+    }
+
+    /// The longest ttl that a guard assumes, if the program has not asked for the guard.
+    pub(crate) fn assumed_ttl(&self) -> Option<Duration> {
+        let is_any = self.guards.each.iter().any(Option::is_some);
+        (is_any && !self.guards.is_needed).then_some(restart_guard::DEFAULT_TTL)
+    }
+
+    /// Warns of a ttl that is longer than a guard assumes. The ttl is allowed.
+    pub(crate) fn warn_of_long_ttl(&self, ttl: Ttl) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if let Some(longest) = self.assumed_ttl()
+            && ttl.duration() > longest
+            && !WARNED.swap(true, Ordering::Relaxed)
+        {
+            say!(
+                warn,
+                "a ttl is longer than {}: for such locks a failover may make two holders (the option restart_guard on all \
+                 clients, with the longest ttl, prevents that)",
+                human(longest)
+            );
+        }
+    }
+
+    /// The name of a node in log lines.
+    pub(crate) fn name(&self, node: usize) -> String {
+        match self.places.get(node) {
+            Some(place) => format!("node {node} ({})", place.shown()),
+            None => format!("node {node}"),
+        }
+    }
+
+    // ---- what the core returns
+
+    /// Carries out what the core has returned to a thread, unless that is to end or to lead. Also returns the time by
+    /// then.
+    pub(crate) fn carry_out<'a>(
+        self: &'a Arc<Executor>,
+        role: ThreadRole,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, DriverState>,
+        next: ThreadStep,
+        now: Instant,
+    ) -> (MutexGuard<'a, DriverState>, Instant) {
+        let state = match next {
+            ThreadStep::StartWorker { node } => self.start_worker(connections, state, node, false),
+            ThreadStep::HandOver { node } => self.start_worker(connections, state, node, true),
+            ThreadStep::ConfirmMaster { node, found } => self.confirm_master(state, node, *found),
+            ThreadStep::Connect { node } => self.connect(connections, state, node),
+            ThreadStep::Adopt { node } => {
+                let old = connections.replace(node, state.take_not_adopted(node));
+                old.into_iter().for_each(Connection::reset);
+                state
+            }
+            ThreadStep::Send { nodes, until } => {
+                self.send((role, connections), state, nodes, until, now)
+            }
+            ThreadStep::Recv { node, until } => {
+                return self.recv(connections, state, node, until, now);
+            }
+            ThreadStep::Wait { until } => {
+                let leads = role == ThreadRole::Leader;
+                state.leader_waits |= leads;
+                state = self.wait(state, until);
+                state.leader_waits &= !leads;
+                state
+            }
+            ThreadStep::StartConfirmer
+            | ThreadStep::TryToLead
+            | ThreadStep::Reconnected
+            | ThreadStep::Finished => state,
+        };
+        (state, clock::instant())
+    }
+
+    /// Writes to these nodes, the nearest first: it answers while the others are written to.
+    fn send<'a>(
+        &'a self,
+        (role, connections): (ThreadRole, &mut Connections),
+        mut state: MutexGuard<'a, DriverState>,
+        nodes: NodeSet,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, DriverState> {
+        state.core.output(nodes, &mut connections.out, now);
+        for node in nodes.iter() {
+            connections.take_over(node, &mut state.handed_over);
+        }
+        drop(state);
+        let mut ended = Vec::new();
+        for (node, bytes) in connections.out.parts() {
+            let connection = connections.each.get_mut(node).and_then(Option::as_mut);
+            let sent = connection.map_or_else(
+                || Err(missing_connection()),
+                |one| one.send(bytes, until, now),
+            );
+            // The core does not wait for the leader's writes.
+            if sent.is_err() || role != ThreadRole::Leader {
+                ended.push((node, sent));
+            }
+        }
+        state = self.state();
+        for (node, sent) in ended {
+            state.core.input(node, Input::Sent(sent), clock::instant());
+        }
+        state
+    }
+
+    /// Reads from a node's connection, without the state.
+    fn recv<'a>(
+        &'a self,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, DriverState>,
+        node: usize,
+        until: Instant,
+        now: Instant,
+    ) -> (MutexGuard<'a, DriverState>, Instant) {
+        connections.take_over(node, &mut state.handed_over);
+        let lanes = self.lanes.as_ref();
+        let idle = lanes.and_then(|lanes| Some((lanes, state.core.known_server(node).idle(now)?)));
+        drop(state);
+        let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
+            Some(connection) => connection.recv(&mut connections.buffer, until, now),
+            None => Err(missing_connection()),
+        };
+        let now = clock::instant();
+        let idle = idle.filter(|_| received.as_ref().is_ok_and(|bytes| !bytes.is_empty()));
+        let known = idle
+            .and_then(|(lanes, run_id)| lanes.known_server(node, Connected::Server(Some(&run_id))));
+        let mut state = self.state();
+        if let Some(known) = known {
+            state.core.learn(node, known);
+        }
+        state.core.input(node, Input::Received(received), now);
+        if state.core.redirected.is_empty() {
+            return (state, now);
+        }
+        let redirected = std::mem::take(&mut state.core.redirected);
+        // Not with the state: the last of the nodes may end here.
+        drop(state);
+        if let Some(lanes) = &self.lanes {
+            lanes.send_on(&self.places, redirected);
+        }
+        (self.state(), clock::instant())
+    }
+
+    /// Makes the workers of nodes that are away connect them at once. Returns how many tries have ended so far.
+    pub(crate) fn connect_now(&self) -> Vec<u64> {
+        let mut state = self.state();
+        let tries = state.core.connect_now();
+        self.announce(&mut state);
+        tries
+    }
+
+    /// Whether a node is connected to another server than this one.
+    pub(crate) fn leads_elsewhere(&self, node: usize, server: &Endpoint) -> bool {
+        let server = text::address(&ConnectionAddr::Tcp(server.0.clone(), server.1));
+        self.state().core.leads_elsewhere(node, &server)
+    }
+
+    /// Logs in another thread, so that a slow logger does not hold up this one.
+    fn log_in_thread(self: &Arc<Executor>, state: &DriverState) {
+        if !state.core.events.is_empty() && !state.is_logging {
+            let executor = self.clone();
+            // If no thread starts, the next operation logs the events.
+            let _ = start_thread("redlock-log", move || executor.log());
+        }
+    }
+}
+
+impl DriverState {
+    /// Whether no thread leads.
+    pub(crate) fn has_no_leader(&self) -> bool {
+        self.leader_state.is_some()
+    }
+
+    /// Takes the connections of all nodes that are connected.
+    pub(super) fn disconnect(&mut self, leader: &mut LeaderState) -> Vec<Connection> {
+        let connections = &mut leader.connections;
+        for node in self.core.connected_nodes().iter() {
+            connections.take_over(node, &mut self.handed_over);
+        }
+        let all = connections.each.iter_mut();
+        all.filter_map(Option::take).collect()
+    }
+
+    fn take_not_adopted(&mut self, node: usize) -> Option<Connection> {
+        self.not_adopted.get_mut(node).and_then(Option::take)
+    }
+}
+
+/// How long a node that may have forgotten locks gives no votes. (A set may have forgotten them at any time.)
+fn guard(place: &Place, options: &Options, nodes: usize) -> Option<RestartGuard> {
+    let default = place.is_set().then_some(restart_guard::DEFAULT_TTL);
+    let max_ttl = match options.restart_guard {
+        None => default,
+        Some(_) => options.max_ttl(),
+    };
+    let guard = RestartGuard::new(max_ttl?, nodes);
+    Some(match place.is_set() {
+        true => guard.of_set(),
+        false => guard,
+    })
+}
+
+/// The cause if a connection is missing, since the nodes were closed.
+fn missing_connection() -> Cause {
+    Cause::Closed("by this side".into())
+}
