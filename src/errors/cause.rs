@@ -133,6 +133,16 @@ impl Cause {
         Cause::Refused(without_arguments(text).to_owned())
     }
 
+    /// The cause of an error that answers a command on a lock. `several`: whether the lock is on several names.
+    pub(crate) fn of_error(text: String, several: bool) -> Cause {
+        match Meaning::of(&text) {
+            Meaning::NoLogin => Cause::logged_out(&text),
+            meaning if meaning.is_demoted() => Cause::demoted(&text),
+            Meaning::OtherSlot if several => Cause::OtherSlots(text),
+            _ => Cause::refused(&text),
+        }
+    }
+
     /// Like [`refused`](Cause::refused), if the connection is no longer logged in to the server.
     pub(crate) fn logged_out(text: &str) -> Cause {
         Cause::LoggedOut(without_arguments(text).to_owned())

@@ -255,10 +255,7 @@ impl<'a> SetUpReplies<'a> {
                     _ => b"",
                 };
                 let info = ServerInfo::new(text, &self.handshake.secret);
-                self.handshake.run_id = info.run_id().map(str::to_owned);
-                // A guard that looks counts a server without a number as started just now (rule R15).
-                let uptime = info.uptime().unwrap_or(Duration::MAX);
-                self.handshake.uptime = Some((uptime, clock::instant()));
+                self.handshake.read_info(&info, clock::instant());
                 self.look(server);
             }
             other => self.look(other),

@@ -73,20 +73,17 @@ impl Vote {
     /// The vote of an error. `several`: whether the lock is on several names.
     pub(crate) fn of_error(text: String, several: bool) -> Vote {
         let meaning = Meaning::of(&text);
-        let cause = match meaning {
-            // A new connection logs in again.
-            Meaning::NoLogin => return Vote::Sever(Cause::logged_out(&text)),
-            // A new connection loads the scripts: this user may not send their texts.
-            Meaning::NoScript => return Vote::Sever(Cause::refused(&text)),
+        let cause = Cause::of_error(text, several);
+        match meaning {
+            // A new connection logs in again; and it loads the scripts, if this user may not send their texts.
+            Meaning::NoLogin | Meaning::NoScript => Vote::Sever(cause),
             // Another server may be the master by now (rule R38).
-            _ if meaning.is_demoted() && !mutant(Mutant::KeepReplica) => {
-                return Vote::Sever(Cause::demoted(&text));
-            }
-            Meaning::OtherSlot if several => Cause::OtherSlots(text),
-            _ => Cause::refused(&text),
-        };
-        let later = meaning.passes();
-        Vote::Failed { cause, later }
+            _ if meaning.is_demoted() && !mutant(Mutant::KeepReplica) => Vote::Sever(cause),
+            _ => Vote::Failed {
+                cause,
+                later: meaning.passes(),
+            },
+        }
     }
 }
 

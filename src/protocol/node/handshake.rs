@@ -7,6 +7,7 @@ use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::protocol::commands::dialect::{Dialect, Lack};
 use crate::protocol::commands::node_id::NodeId;
+use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::discovery::found_master::FoundMaster;
 use crate::protocol::node::witness::Witness;
 
@@ -62,6 +63,14 @@ pub(crate) struct Handshake {
 const WITNESS_RIGHTS: &str = "the key redlock:witness (GET, PTTL, SET)";
 
 impl Handshake {
+    /// Adds what the server reports of itself in INFO, at `now`.
+    pub(crate) fn read_info(&mut self, info: &ServerInfo, now: Instant) {
+        self.run_id = info.run_id().map(str::to_owned);
+        // A guard that looks counts a server without a number as started just now (rule R15).
+        let uptime = info.uptime().unwrap_or(Duration::MAX);
+        self.uptime = Some((uptime, now));
+    }
+
     /// Adds what a look found at `now`: the witness, and how long the server has been up. `needed`: without a witness
     /// there is no connection.
     pub(crate) fn with_witness(

@@ -111,7 +111,7 @@ pub(crate) struct Node {
     link: Link,
     worker: Worker,
     wire: Wire,
-    pub(crate) outbox: Outbox,
+    outbox: Outbox,
     server: KnownServer,
     reconnect: Reconnect,
     /// Why the node is not connected.

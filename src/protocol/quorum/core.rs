@@ -313,7 +313,7 @@ impl<W> Core<W> {
 
     fn add_debt(&mut self, node: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
-            self.nodes[node].outbox.push(debt);
+            self.nodes[node].owe(debt);
             self.all.steady_until = None;
             // The node's worker writes it at once.
             self.news |= self.nodes[node].is_quarantined();
@@ -418,7 +418,7 @@ impl<W> Core<W> {
         self.closing = Some(Closing { at: now, time });
         // Deferred commands have one last try.
         let nodes = self.nodes.iter_mut();
-        nodes.for_each(|node| node.outbox.retry_deferred());
+        nodes.for_each(|node| node.retry_deferred());
         self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
     }

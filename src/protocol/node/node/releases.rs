@@ -8,12 +8,28 @@ use crate::protocol::node::node::Node;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{Awaited, Pending, SentCommand};
 use crate::values::prefix::Prefix;
+use crate::values::random::Rng;
 
 /// The maximum number of releases in one write, and of their bytes.
 const MAX_RELEASES_AT_ONCE: usize = 1024;
 const MAX_BYTES_AT_ONCE: usize = 1 << 17;
 
 impl Node {
+    /// Adds a debt, which the node is sent as soon as it takes any.
+    pub(crate) fn owe(&mut self, debt: Debt) {
+        self.outbox.push(debt);
+    }
+
+    /// Defers a debt that its server could not carry out now, and would later. `retries`: whether it was deferred before.
+    pub(crate) fn defer(&mut self, debt: Debt, retries: bool, rng: &mut Rng, now: Instant) {
+        self.outbox.defer(debt, retries, rng, now);
+    }
+
+    /// Has the deferred debts sent again without a pause.
+    pub(crate) fn retry_deferred(&mut self) {
+        self.outbox.retry_deferred();
+    }
+
     #[inline]
     pub(crate) fn has_releases(&self) -> bool {
         !self.outbox.is_empty()

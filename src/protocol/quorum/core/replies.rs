@@ -144,7 +144,7 @@ impl<W> Core<W> {
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
         if command.awaited == Awaited::AsProbe && !passes {
-            self.nodes[node].outbox.retry_deferred();
+            self.nodes[node].retry_deferred();
         }
         let shortens = |index| matches!(self.operations[index].op.action, Action::Shorten(_));
         let owed = command.debt.as_ref();
@@ -222,7 +222,7 @@ impl<W> Core<W> {
     ) {
         self.nodes[node_index].set_useful();
         if command.awaited == Awaited::AsProbe {
-            self.nodes[node_index].outbox.retry_deferred();
+            self.nodes[node_index].retry_deferred();
         }
         // An operation that has given the node up already does not heed its answer.
         let heeds = |index: &usize| {
@@ -258,8 +258,7 @@ impl<W> Core<W> {
                 if cause.meaning().concerns_rights()
                     && (!debt.key.sent_to.has(node) || debt.key.longest().is_none()) => {}
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
-                let outbox = &mut self.nodes[node].outbox;
-                outbox.defer(debt.clone(), retries, &mut self.rng, now);
+                self.nodes[node].defer(debt.clone(), retries, &mut self.rng, now);
                 self.all.steady_until = None;
                 // Another node may have refused it, too, and its reply may not be read.
                 self.confirmation.refused();
