@@ -103,7 +103,7 @@ pub(crate) struct Announced {
     /// The node's name as shown there.
     pub(crate) shown: Arc<str>,
     pub(crate) by: String,
-    /// What to do where the address may not be the server's for this host. Without it the server meant has answered.
+    /// Advice where the address may not be the server's for this host. Without it the server that is meant has answered.
     pub(crate) advice: Option<&'static str>,
 }
 

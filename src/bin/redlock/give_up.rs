@@ -91,7 +91,7 @@ fn sleep() -> bool {
     true
 }
 
-/// Ends the lock on a thread of its own, beside which signals are looked at.
+/// Ends the lock on another thread, while this one looks at signals.
 fn end_beside(
     kept: KeptLock,
     rest: Duration,

@@ -20,9 +20,7 @@
 //! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
 use std::sync::Arc;
-#[cfg(feature = "cli")]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::errors::node_errors::NodeErrors;
 use crate::errors::shown::{Shown, Unquoted};

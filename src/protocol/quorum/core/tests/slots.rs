@@ -48,7 +48,7 @@ fn an_acquire_releases_the_slots_that_do_not_count_and_an_extension_leaves_them(
 /// Two of three nodes decide; the third one's answer is always behind the verdict.
 #[test]
 fn a_slot_that_a_node_grants_behind_the_verdict_is_released_though_nothing_follows() {
-    // What the last node answers, and the slot that is released there.
+    // The answer of the last node, and the slot that is released there.
     for (late, released) in [(":1", None), (":2", Some((2, Some(1)))), ("-BUSY", None)] {
         let mut world = World::of(3);
         (0..3).for_each(|node| world.begins_to_connect(node));

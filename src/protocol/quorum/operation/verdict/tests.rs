@@ -147,7 +147,7 @@ fn a_certain_verdict_waits_for_nodes_that_answer_promptly_if_their_answers_are_o
     }
 }
 
-/// Of five nodes two are not connected, and the operation was sent to the three others.
+/// Two of five nodes are not connected, and the operation was sent to the three others.
 #[test]
 fn no_does_not_wait_for_nodes_that_are_away_and_too_few_answers_do_while_there_is_time() {
     let now = clock::instant();
