@@ -27,11 +27,13 @@ impl<T> Published<T> {
 
     pub(super) fn get(&self) -> Arc<T> {
         loop {
-            let place = self.place(self.is_second.load(SeqCst));
-            let value = place.read().unwrap_or_else(PoisonError::into_inner);
-            // None: another thread has replaced it meanwhile.
-            if let Some(value) = &*value {
-                return value.clone();
+            let is_second = self.is_second.load(SeqCst);
+            let place = self.place(is_second).read();
+            let value = place.unwrap_or_else(PoisonError::into_inner).clone();
+            // Otherwise another thread has replaced it meanwhile, and this one may be what the next change has written there,
+            // which is not current yet.
+            if let Some(value) = value.filter(|_| self.is_second.load(SeqCst) == is_second) {
+                return value;
             }
         }
     }

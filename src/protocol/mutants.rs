@@ -151,6 +151,7 @@ mutants! {
     NeverConfirm: R6a = "a release is not confirmed when nothing follows" => NothingLeft,
     ConfirmOnce: R6a = "a release that is sent again is not confirmed" => NothingLeft,
     UnreadRefusal: R6a = "a waited release is not confirmed where keys beside locks were refused" => NothingLeft,
+    FailedNodesSlotStays: R47 = "a slot that a node grants after it was given up, while the acquire goes on, is not released" => UnitTest,
     LateSlotStays: R47 = "a slot that is granted behind the verdict is not released" => NothingLeft,
     AnySlotCounts: R47 = "a permit is a quorum of any slots" => OneHolder,
     ExtensionCountsAnySlot: R48 = "an extension of a permit counts any slot" => SoundAnswer,

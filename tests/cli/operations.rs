@@ -1294,6 +1294,9 @@ fn long_names_and_long_errors_are_cut_for_people_and_whole_for_programs() {
     let (code, out, err) = run(&mut command(&nodes, &[&inspect[..], &["x"]].concat()));
     assert_eq!(code, 69, "{err}");
     assert!(out.lines().all(|line| line.chars().count() < 700), "{out}");
+    assert!(err.lines().all(|line| line.chars().count() < 2100), "{err}");
+    let (_, out, _) = run(&mut command(&nodes, &["doctor", "--probe", "x"]));
+    assert!(out.lines().all(|line| line.chars().count() < 2100), "{out}");
     let as_json = [&inspect[..], &["--json", "x"]].concat();
     let (_, out, _) = run(&mut command(&nodes, &as_json));
     assert!(out.contains(&text));

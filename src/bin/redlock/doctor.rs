@@ -8,7 +8,7 @@ use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 
 use crate::arguments::Doctor;
 use crate::print::{print, print_json};
-use crate::tables::table;
+use crate::tables::{shortened_line, table};
 use crate::target::Target;
 use crate::{End, FOUND, NO_PROCESS, failed, report};
 
@@ -81,7 +81,7 @@ fn to_text(report: &Report) -> String {
     text.push('\n');
     for finding in report.findings() {
         let (severity, code) = (finding.severity(), finding.code());
-        let what = text_of(finding);
+        let what = shortened_line(&text_of(finding));
         text.push_str(&format!("{severity}: {code}: {what}\n"));
     }
     let has_fault = report

@@ -11,6 +11,8 @@ use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigSet, Signal};
 use redlock_sync::command::printable;
 
+use crate::tables::shortened_line;
+
 /// The maximum of lines that wait to be written. More are dropped.
 const WAITING: usize = 4096;
 /// How long the end waits for them.
@@ -28,7 +30,8 @@ static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
 /// Writes one line, in one write. Texts of servers may be in it, so it is escaped for terminals. A failure is ignored:
 /// there is no other place to report it.
 pub(crate) fn report(line: fmt::Arguments<'_>) {
-    put(format!("redlock: {}\n", printable(&line.to_string())));
+    let line = shortened_line(&printable(&line.to_string()));
+    put(format!("redlock: {line}\n"));
 }
 
 /// Shows the progress, on a terminal; the next output overwrites it.

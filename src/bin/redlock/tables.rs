@@ -9,12 +9,19 @@ use serde_json::Value;
 /// The maximum width of a column, and of the last one, which has the errors.
 const WIDEST: usize = 80;
 const LAST: usize = 400;
+/// That of a line about several nodes, each with its error.
+const LINE: usize = 2000;
 /// How many labels of processes that wait are shown.
 const LABELS: usize = 3;
 
 /// The text for people: if it is long, the number of characters left out replaces its middle.
 pub(crate) fn shortened(text: &str) -> String {
     within(text, WIDEST)
+}
+
+/// A line with texts of servers, as [`shortened`] does it.
+pub(crate) fn shortened_line(text: &str) -> String {
+    within(text, LINE)
 }
 
 fn within(text: &str, widest: usize) -> String {

@@ -31,6 +31,7 @@ use crate::net::driver::races::{Race, race};
 use crate::net::driver::release_confirmer;
 #[cfg(feature = "cli")]
 use crate::net::driver::release_confirmer::Confirmer;
+use crate::protocol::node::node::Closing;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 #[cfg(feature = "cli")]
@@ -368,15 +369,23 @@ impl Driver {
     /// Closes the nodes, which are no longer needed. Operations that were sent, and releases that are still to be sent,
     /// have one node timeout. This thread waits for that, since the program may end right after this.
     pub(crate) fn close(&self) {
-        self.close_within(self.executor.timeouts.node);
+        self.close_all(false, self.executor.timeouts.node);
     }
 
-    /// Closes the nodes, and waits for this time.
+    /// Closes the nodes in this time, in which those that take no connection are tried again.
+    #[cfg(feature = "cli")]
     pub(crate) fn close_within(&self, time: Duration) {
+        self.close_all(true, time);
+    }
+
+    fn close_all(&self, tries_again: bool, time: Duration) {
         let now = clock::instant();
         let until = now + time;
         let mut state = self.executor.state();
-        state.core.close(now, time);
+        state.core.close(Closing {
+            tries_again,
+            ..Closing::new(now, time)
+        });
         self.executor.announce(&mut state);
         loop {
             if let Some(leader) = self.executor.take_lead(&mut state) {

@@ -10,6 +10,7 @@ use super::counts::trace;
 use super::world::{Count, World};
 use crate::errors::cause::Cause;
 use crate::protocol::mutants::{Mutant, Promise, mutant};
+use crate::protocol::node::node::Closing;
 use crate::protocol::node::node_events::NodeEvent as CoreEvent;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
@@ -301,9 +302,8 @@ impl World {
             return;
         }
         let now = self.now(c);
-        self.clients[c]
-            .core
-            .close(now, Duration::from_micros(NODE_TIMEOUT));
+        let closing = Closing::new(now, Duration::from_micros(NODE_TIMEOUT));
+        self.clients[c].core.close(closing);
         self.clients[c].driver.leader = Task::Runs;
         self.announce(c);
         self.pump(c);

@@ -18,12 +18,17 @@ impl Numbers {
         kind.counted(&self.0).filter(|_| !self.0.is_empty())
     }
 
-    /// The nodes whose grants of an acquire do not count, each with the slot that it granted.
-    pub(crate) fn stray_slots(&self, kind: &Kind) -> impl Iterator<Item = (usize, u16)> {
-        let strays = self.strays(kind, false);
-        let slot = |one: &(usize, u64)| Some((one.0, u16::try_from(one.1.checked_sub(1)?).ok()?));
-        let granted = self.0.iter().filter_map(slot);
-        granted.filter(move |one| strays.has(one.0))
+    /// The nodes whose grants of an acquire do not count, each with the slot that it granted. `uncounted`: grants that are no
+    /// votes.
+    pub(crate) fn stray_slots<'a>(
+        &'a self,
+        uncounted: &'a Numbers,
+        kind: &Kind,
+    ) -> impl Iterator<Item = (usize, u16)> + 'a {
+        let counted = self.counted(kind).filter(|_| !mutant(Mutant::AnySlotCounts));
+        let all = self.0.iter().chain(&uncounted.0);
+        let strays = all.filter(move |one| counted.is_some_and(|counted| one.1 != counted));
+        strays.filter_map(|one| Some((one.0, u16::try_from(one.1.checked_sub(1)?).ok()?)))
     }
 
     /// The nodes whose grants do not count.

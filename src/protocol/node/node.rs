@@ -55,9 +55,20 @@ pub(crate) struct Closing {
     pub(crate) at: Instant,
     /// For commands that were sent, and releases that are still to be sent.
     pub(crate) time: Duration,
+    /// Whether a node that takes no connection is tried again in that time. Otherwise it has one try: a program that ends
+    /// does not wait for a dead node.
+    pub(crate) tries_again: bool,
 }
 
 impl Closing {
+    pub(crate) fn new(at: Instant, time: Duration) -> Closing {
+        Closing {
+            at,
+            time,
+            tries_again: false,
+        }
+    }
+
     pub(crate) fn end(self) -> Instant {
         self.at + self.time
     }

@@ -414,8 +414,8 @@ impl<W> Core<W> {
     }
 
     /// Closes the nodes. Commands that were sent, and releases that must still be sent, have this time.
-    pub(crate) fn close(&mut self, now: Instant, time: Duration) {
-        self.closing = Some(Closing { at: now, time });
+    pub(crate) fn close(&mut self, closing: Closing) {
+        self.closing = Some(closing);
         // Deferred commands have one last try.
         let nodes = self.nodes.iter_mut();
         nodes.for_each(|node| node.retry_deferred());

@@ -311,12 +311,21 @@ impl<W> Operation<W> {
 
     // ---- votes
 
+    /// Notes the number of a grant that is no vote.
+    pub(crate) fn grants_without_vote(&mut self, node: usize, number: u64) {
+        if self.counts_apart() && !mutant(Mutant::FailedNodesSlotStays) {
+            self.votes.uncounted.add(node, number);
+        }
+    }
+
     /// Counts a node's vote.
     pub(crate) fn vote(&mut self, node: usize, vote: Vote) -> Voted {
         match vote {
             Vote::Granted(number) => {
                 if self.counts_apart() && !self.votes.tally.voted().has(node) {
                     self.votes.by_node.add(node, number);
+                } else {
+                    self.grants_without_vote(node, number);
                 }
                 self.votes.grant(node, number);
                 if mutant(Mutant::VoteCountsTwice) {

@@ -70,6 +70,8 @@ pub(crate) struct Votes {
     pub(crate) numbers: Option<(u64, u64)>,
     /// The number that each node granted, if not all count together.
     pub(crate) by_node: Numbers,
+    /// Those that nodes granted whose grants are no votes: it came late, or the node may not vote now.
+    pub(crate) uncounted: Numbers,
     pub(crate) remarks: Remarks,
     /// Nodes that failed because their connection was closed, or because another server has the key: the command was
     /// not carried out, or its undo follows it, and another try may be carried out.

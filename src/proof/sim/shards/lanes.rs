@@ -10,6 +10,7 @@ use super::process::{HANDED_OFF, Lane, LaneState, NO_THREAD, OWED, Place, Task};
 use super::servers::{known_name, server_at};
 use super::world::{Count, ShardWorld};
 use crate::errors::redirection::{Hint, Redirection};
+use crate::protocol::node::node::Closing;
 use crate::protocol::cluster::lane_choice::{self, CandidateLane, LaneSource};
 use crate::protocol::cluster::owed_releases::OwedTask;
 use crate::protocol::cluster::redirect::Redirect;
@@ -186,7 +187,8 @@ impl ShardWorld {
                 LaneState::Unused if !process.uses(l) => {
                     trace!(self, "process {p} closes lane {l}");
                     let lane = &mut self.processes[p].lanes[l];
-                    lane.core.close(now, Duration::from_micros(NODE_TIMEOUT));
+                    let time = Duration::from_micros(NODE_TIMEOUT);
+                    lane.core.close(Closing::new(now, time));
                     if lane.leader == Task::None {
                         lane.leader = Task::Runs;
                     }

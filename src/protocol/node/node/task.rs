@@ -69,8 +69,8 @@ impl Node {
     ) -> NodeTask {
         let retry_at = self.reconnect.at.unwrap_or(now);
         if let Some(closing) = closed {
-            // The server may be back in that time.
-            let is_over = self.reconnect.tried_last && retry_at >= closing.end();
+            let again = closing.tries_again && retry_at < closing.end();
+            let is_over = self.reconnect.tried_last && !again;
             if !self.has_last_releases() || is_over {
                 return NodeTask::Stop;
             }

@@ -276,10 +276,11 @@ impl<W> Core<W> {
         let operation = &mut self.operations[index];
         let acquire = operation.is_acquire();
         let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(node);
-        if let Vote::Granted(_) = vote
+        if let Vote::Granted(number) = vote
             && operation.needs_master()
             && let Some(cause) = self.nodes[node].withholds(acquire, has_counted, now)
         {
+            operation.grants_without_vote(node, number);
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
                 true => Vote::Refused(Refusal::Unknown),
                 false => Vote::Failed {

@@ -114,6 +114,10 @@ impl World {
         self.output_to(0);
     }
 
+    fn close(&mut self) {
+        self.core.close(Closing::new(self.now, self.core.timeouts.node));
+    }
+
     fn output_to(&mut self, node: usize) {
         let mut out = Outgoing::default();
         let own = std::iter::once(node).collect();

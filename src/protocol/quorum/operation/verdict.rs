@@ -29,7 +29,8 @@ impl<W> Operation<W> {
     /// The releases of the slots that an acquire was granted and does not hold.
     pub(crate) fn stray_releases(&self) -> Vec<(usize, Key)> {
         let key = self.lasting_key();
-        let slots = self.votes.by_node.stray_slots(&key.kind);
+        let (counting, uncounted) = (&self.votes.by_node, &self.votes.uncounted);
+        let slots = counting.stray_slots(uncounted, &key.kind);
         slots
             .map(|(node, slot)| {
                 let release = key.clone().of_kind(Kind::Stray(slot));

@@ -48,7 +48,7 @@ fn after_the_close_replies_are_waited_for_one_node_timeout() {
     ));
     world.output();
     world.input(Input::Sent(Ok(())));
-    world.core.close(world.now, world.core.timeouts.node);
+    world.close();
     let end = world.now + 50 * MS;
     world.now += MS;
     let next = next_but_reads(&mut world);
@@ -130,7 +130,7 @@ fn what_was_refused_for_now_is_sent_once_more_at_the_close() {
         next_but_reads(&mut world),
         ThreadStep::StartConfirmer
     ));
-    world.core.close(world.now, world.core.timeouts.node);
+    world.close();
     let next = next_but_reads(&mut world);
     assert!(matches!(next, ThreadStep::Send { .. }), "{next:?}");
 }

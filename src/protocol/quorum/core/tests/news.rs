@@ -43,7 +43,7 @@ fn the_thread_that_closes_the_nodes_waits_for_what_is_written() {
     for closed in [false, true] {
         let mut world = World::sending();
         if closed {
-            world.core.close(world.now, world.core.timeouts.node);
+            world.close();
         }
         let sent = |world: &mut World| world.input(Input::Sent(Ok(())));
         assert_eq!(is_news(&mut world, sent), closed);

@@ -11,6 +11,7 @@ use crate::protocol::commands::vote::{Refusal, Vote};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::Phase;
 use crate::protocol::quorum::operation::tests::view;
+use crate::protocol::quorum::votes::Votes;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
 
@@ -289,6 +290,25 @@ fn a_slot_that_does_not_count_is_released_where_it_was_granted() {
     assert_eq!(release.kind, Kind::Stray(0));
     assert_eq!(release.sent_to, of(&[2]));
     assert_eq!(release.longest(), Some(1000 * MS));
+}
+
+/// Its worker reads it while the acquire still waits for others. (One that may not vote has such a grant, too.)
+#[test]
+fn a_slot_that_a_node_grants_after_it_was_given_up_is_released_there() {
+    for (late, expected) in [(2, None), (3, Some((1, Kind::Stray(2))))] {
+        let mut operation = of_two_slots(ACQUIRE());
+        let silent = Arc::new(Cause::NoAnswer(50 * MS, Limit::Node(1)));
+        operation.votes = Votes::default();
+        operation.vote(0, Vote::Granted(2));
+        operation.fail(1, &silent);
+        operation.vote(1, Vote::Granted(late));
+        operation.vote(2, Vote::Granted(2));
+        let tally = operation.tally();
+        assert_eq!((tally.granted, tally.failed), (of(&[0, 2]), of(&[1])));
+        let released: Vec<_> = operation.stray_releases();
+        let released = released.into_iter().map(|(node, key)| (node, key.kind));
+        assert_eq!(released.collect::<Vec<_>>(), Vec::from_iter(expected));
+    }
 }
 
 #[test]
