@@ -82,9 +82,9 @@ pub fn wait_released(
     redlock.wait_owed(name, failed.denied(), time, &mut go_on)
 }
 
-/// Closes the connections, of which there is no further use, as the last drop does, but waits up to `time` for the nodes that
-/// a release was confirmed without: what lies there until its ttl, and on another node behind the next release, would lock
-/// the name together. (Not in a Redis Cluster.)
+/// Closes the connections for good, as the last drop does, but waits up to `time` for nodes that were connected and that a
+/// release was confirmed without. If two holders, one after the other, each left their lock on one of three nodes, there
+/// would be no majority for a third. (Not in a Redis Cluster.)
 pub fn close_within(redlock: &Redlock, time: Duration) {
     redlock.close_within(time);
 }

@@ -103,8 +103,10 @@ pub(crate) struct Announced {
     /// The node's name as shown there.
     pub(crate) shown: Arc<str>,
     pub(crate) by: String,
-    /// Advice where the address may not be the server's for this host. Without it the server that is meant has answered.
+    /// Advice where the address may not be the server's for this host.
     pub(crate) advice: Option<&'static str>,
+    /// Whether that lasts until the configuration is changed.
+    pub(crate) is_final: bool,
 }
 
 /// Which limit set the time that a node had to answer.
@@ -153,7 +155,7 @@ impl Cause {
         Cause::Demoted(without_arguments(text).to_owned())
     }
 
-    /// The cause itself, where the server that another one has named has answered.
+    /// The cause itself, unless the address may not be that of the server that was named.
     pub(crate) fn answered(&self) -> &Cause {
         match self {
             Cause::Announced(announced) if announced.advice.is_none() => &announced.cause,
@@ -229,7 +231,8 @@ impl Cause {
     /// Whether the failure lasts until the configuration is changed, here or on the server. False when in doubt: then
     /// callers wait in vain, but no longer than they asked to.
     pub(crate) fn is_final(&self) -> bool {
-        match self.answered() {
+        match self {
+            Cause::Announced(announced) => announced.is_final,
             Cause::Refused(text) => Meaning::of(text).is_final(),
             Cause::Tls(_)
             | Cause::NotRedis(_)
@@ -249,7 +252,6 @@ impl Cause {
             | Cause::Connect(_)
             | Cause::NoSocket(_)
             | Cause::NoResolver(_)
-            | Cause::Announced(..)
             | Cause::NoCredentials(_)
             | Cause::NoAnswer(..)
             | Cause::Closed(_)

@@ -250,7 +250,7 @@ mod tests {
         let votes = |question, yes, no, failed: &[usize], nodes| {
             let tally = Tally {
                 granted: NodeSet::first(yes),
-                refused: NodeSet::first(yes + no).without(NodeSet::first(yes)),
+                denied: NodeSet::first(yes + no).without(NodeSet::first(yes)),
                 ..Tally::default()
             };
             let errors = failed.iter().copied().map(error).collect();

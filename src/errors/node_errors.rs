@@ -60,7 +60,7 @@ impl NodeErrors {
 
     /// Adds the question that all `nodes` were asked, and how they voted.
     pub(crate) fn with_votes(mut self, question: Question, tally: Tally, nodes: usize) -> Self {
-        let (yes, no) = (tally.granted.len(), tally.refused.len());
+        let (yes, no) = (tally.granted.len(), tally.denied.len());
         let others = nodes.saturating_sub(yes + no + self.nodes.len());
         let count = |nodes: usize| u8::try_from(nodes).unwrap_or(u8::MAX);
         self.votes = Some(VoteCount {

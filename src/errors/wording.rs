@@ -257,6 +257,7 @@ mod tests {
                 at: "10.0.0.5:6379".into(),
                 shown: "m at 10.0.0.5:6379".into(),
                 by: "the sentinel a:1".into(),
+                is_final: advice.is_none(),
                 advice,
             }))
         };

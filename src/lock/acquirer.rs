@@ -174,13 +174,13 @@ impl<'a> Acquirer<'a> {
             lock:% = Unquoted(self.acquire.resource()),
             verdict = verdict,
             yes = tally.granted.len(),
-            no = tally.refused.len(),
+            no = tally.denied.len(),
             failed = tally.failed.len(),
             ms = millis(self.acquire.took(now));
             "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
             Shown(self.acquire.resource()),
             tally.granted.len(),
-            tally.refused.len(),
+            tally.denied.len(),
             tally.failed.len(),
             human(self.acquire.took(now)),
         );

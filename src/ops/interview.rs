@@ -6,10 +6,10 @@ use crate::errors::cause::Cause;
 use crate::errors::server_error::{refuses_companions, refuses_scripts};
 use crate::ops::query::Query;
 use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::dialect::{self, Beside, Dialect};
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{self, LATER, SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
@@ -189,11 +189,11 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
     for ((what, action), reply) in steps.iter().zip(replies) {
         match action.vote(key, reply) {
             Vote::Granted(_) => {}
-            Vote::Refused(_) | Vote::OtherUse(_) if matches!(action, Action::Acquire(_)) => {
+            Vote::Denied(_) | Vote::OtherUse(_) if matches!(action, Action::Acquire(_)) => {
                 return Ok(TrialLock::Held);
             }
-            Vote::Refused(_) | Vote::OtherUse(_) if name.is_some() => {}
-            Vote::Refused(_) | Vote::OtherUse(_) => return Ok(TrialLock::Gone(what)),
+            Vote::Denied(_) | Vote::OtherUse(_) if name.is_some() => {}
+            Vote::Denied(_) | Vote::OtherUse(_) => return Ok(TrialLock::Gone(what)),
             Vote::Failed { cause, .. } if cause.concerns_name() => {
                 name.get_or_insert(TrialLock::Refused(what, cause));
             }

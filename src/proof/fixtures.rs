@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::node_errors::NodeErrors;
-use crate::protocol::commands::script::Key;
+use crate::protocol::commands::action::Key;
 use crate::protocol::mutants::{Mutant, set_mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::values::arithmetic::{NodeSet, Tally, Ttl};

@@ -216,13 +216,13 @@ fn bit(node: usize) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) granted: NodeSet,
-    pub(crate) refused: NodeSet,
+    pub(crate) denied: NodeSet,
     pub(crate) failed: NodeSet,
 }
 
 impl Tally {
     pub(crate) fn voted(self) -> NodeSet {
-        self.granted.or(self.refused).or(self.failed)
+        self.granted.or(self.denied).or(self.failed)
     }
 
     pub(crate) fn grant(&mut self, node: usize) {
@@ -231,9 +231,9 @@ impl Tally {
         }
     }
 
-    pub(crate) fn refuse(&mut self, node: usize) {
+    pub(crate) fn deny(&mut self, node: usize) {
         if !self.voted().has(node) {
-            self.refused.add(node);
+            self.denied.add(node);
         }
     }
 
@@ -248,14 +248,14 @@ impl Tally {
     #[inline]
     pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let (quorum, spare) = (majority(nodes), spare(nodes));
-        let sets = [self.granted, self.refused, self.failed];
-        let [granted, refused, failed] = sets.map(NodeSet::len);
-        let pending = nodes.saturating_sub(granted + refused + failed);
+        let sets = [self.granted, self.denied, self.failed];
+        let [granted, denied, failed] = sets.map(NodeSet::len);
+        let pending = nodes.saturating_sub(granted + denied + failed);
         if question == Question::Answer && pending > 0 {
             None
         } else if granted >= quorum {
             Some(Verdict::Yes)
-        } else if question == Question::Held && refused > spare {
+        } else if question == Question::Held && denied > spare {
             Some(Verdict::No)
         } else if failed > spare {
             Some(Verdict::Unavailable)
@@ -263,8 +263,8 @@ impl Tally {
             None
         } else {
             match question {
-                Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
-                Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Question::Acquire if granted + denied >= quorum => Some(Verdict::No),
+                Question::Held if denied + pending <= spare => Some(Verdict::Unavailable),
                 Question::Answer => Some(Verdict::Unavailable),
                 _ => None,
             }
@@ -401,15 +401,15 @@ mod tests {
         for nodes in 1..=7 {
             let quorum = majority(nodes);
             for granted in 0..=nodes {
-                for refused in 0..=nodes - granted {
-                    for failed in 0..=nodes - granted - refused {
+                for denied in 0..=nodes - granted {
+                    for failed in 0..=nodes - granted - denied {
                         let mut tally = Tally::default();
                         (0..granted).for_each(|node| tally.grant(node));
-                        (granted..granted + refused).for_each(|node| tally.refuse(node));
-                        let answered = granted + refused;
+                        (granted..granted + denied).for_each(|node| tally.deny(node));
+                        let answered = granted + denied;
                         (answered..answered + failed).for_each(|node| tally.fail(node));
                         let pending = nodes - answered - failed;
-                        let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
+                        let case = format!("{granted}+ {denied}- {failed}! of {nodes}");
 
                         let acquire = tally.verdict(Question::Acquire, nodes);
                         let is = |found: Option<Verdict>, verdict| found == Some(verdict);
@@ -421,11 +421,11 @@ mod tests {
 
                         let held = tally.verdict(Question::Held, nodes);
                         assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
-                        let lost = refused > nodes - quorum;
+                        let lost = denied > nodes - quorum;
                         assert_eq!(is(held, Verdict::No), lost, "{case}");
                         // While "lost" is still possible, it is waited for.
                         let hopeless =
-                            granted + pending < quorum && refused + pending <= nodes - quorum;
+                            granted + pending < quorum && denied + pending <= nodes - quorum;
                         let unknown = granted < quorum && !lost && (too_few || hopeless);
                         assert_eq!(is(held, Verdict::Unavailable), unknown, "{case}");
                         if pending == 0 {
@@ -450,7 +450,7 @@ mod tests {
                                 for node in answered + failed..nodes {
                                     match rest % 3 {
                                         0 => end.grant(node),
-                                        1 => end.refuse(node),
+                                        1 => end.deny(node),
                                         _ => end.fail(node),
                                     }
                                     rest /= 3;
@@ -474,7 +474,7 @@ mod tests {
         let mut tally = Tally::default();
         tally.fail(0);
         tally.grant(0);
-        tally.refuse(0);
+        tally.deny(0);
         let first = NodeSet::first(1);
         assert_eq!((tally.failed, tally.voted()), (first, first));
     }

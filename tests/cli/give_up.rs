@@ -134,35 +134,58 @@ fn a_majority_for_the_next_holder_has_none_of_the_nodes_that_another_holder_has(
     }
 }
 
-/// As a majority has released it: but two such ends, each without another node, would lock the name.
+/// Two such ends, each without another node, would lock the name, though a majority has confirmed each of them.
 #[test]
 fn a_node_that_a_release_was_confirmed_without_has_a_moment_to_come_back() {
-    let away: [fn(&Server); 2] = [Server::stop, |server| {
-        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    }];
-    let back: [fn(&Server); 2] = [Server::resume, |server| {
-        server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    }];
-    for (goes, comes) in away.into_iter().zip(back) {
-        for options in [&["--shared"][..], &["--slots", "2"], &["--fence"]] {
-            let (fleet, dir) = (Fleet::new(3), TempDir::new());
-            let ends = dir.path().join("ends");
-            let mut child = run_until(&fleet, &[&["--ttl", "60s"], options].concat(), &ends);
-            goes(&fleet.servers[1]);
-            std::fs::write(&ends, "").unwrap();
-            std::thread::sleep(Duration::from_millis(700));
-            comes(&fleet.servers[1]);
-            assert_eq!(child.wait().code(), Some(0));
-            assert_eq!(said(&mut child), "");
-            for (at, server) in fleet.servers.iter().enumerate() {
-                // (Fencing counters and the server's own key stay.)
-                assert!(!server.exists("shop:report"), "{options:?}, node {at}");
-            }
+    for options in [&["--shared"][..], &["--slots", "2"], &["--fence"]] {
+        let (fleet, dir) = (Fleet::new(3), TempDir::new());
+        let ends = dir.path().join("ends");
+        let mut child = run_until(&fleet, &[&["--ttl", "60s"], options].concat(), &ends);
+        let set = |number| {
+            fleet.servers[1].command(&["CONFIG", "SET", "min-replicas-to-write", number]);
+        };
+        set("1");
+        let before = refusals_of(&fleet.servers[1], "NOREPLICAS");
+        std::fs::write(&ends, "").unwrap();
+        eventually("it is refused, and released elsewhere", || {
+            refusals_of(&fleet.servers[1], "NOREPLICAS") > before
+                && !fleet.servers[0].exists("shop:report")
+        });
+        set("0");
+        assert_eq!(child.wait().code(), Some(0));
+        assert_eq!(said(&mut child), "");
+        for (number, server) in fleet.servers.iter().enumerate() {
+            // (Fencing counters and the server's own key stay.)
+            assert!(!server.exists("shop:report"), "{options:?}, node {number}");
         }
     }
 }
 
-/// A job pays for no dead node, and for no answer that is late.
+/// A majority has released the lock, so nothing is reported.
+#[test]
+fn a_signal_ends_the_wait_for_a_node_that_a_release_was_confirmed_without() {
+    let (fleet, dir) = (Fleet::new(3), TempDir::new());
+    let ends = dir.path().join("ends");
+    let mut child = run_until(&fleet, &["--ttl", "60s"], &ends);
+    fleet.servers[1].command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let before = refusals_of(&fleet.servers[1], "NOREPLICAS");
+    std::fs::write(&ends, "").unwrap();
+    eventually("it is refused, and released elsewhere", || {
+        refusals_of(&fleet.servers[1], "NOREPLICAS") > before
+            && !fleet.servers[0].exists("shop:report")
+    });
+    let began = Instant::now();
+    signal(child.pid(), Signal::SIGTERM);
+    child.wait();
+    assert!(
+        began.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(said(&mut child), "");
+}
+
+/// A job waits neither for a dead node nor for an answer that is late.
 #[test]
 fn a_run_does_not_wait_for_a_node_that_was_away_from_its_beginning() {
     for (nodes, dead) in [(3, 1), (5, 0), (5, 2)] {

@@ -71,7 +71,7 @@ fn keys(value: &Value) -> Vec<&str> {
 
 fn everywhere(servers: &[Server], args: &[&[u8]]) {
     for server in servers {
-        server.command_bytes(args);
+        server.command_table(args);
     }
 }
 
@@ -203,8 +203,8 @@ fn inspect_reports_what_blocks_a_lock_and_what_it_cannot_see() {
         &servers,
         &[b"SET", b"named", &named, b"PX", LONG.as_bytes()],
     );
-    servers[0].command_bytes(&[b"SET", b"mixed", &[1; 20], b"PX", LONG.as_bytes()]);
-    servers[1].command_bytes(&[b"SET", b"mixed", &[2; 20], b"PX", LONG.as_bytes()]);
+    servers[0].command_table(&[b"SET", b"mixed", &[1; 20], b"PX", LONG.as_bytes()]);
+    servers[1].command_table(&[b"SET", b"mixed", &[2; 20], b"PX", LONG.as_bytes()]);
     let (code, word, each, seen) = state(&servers, "hash");
     assert_eq!(
         (code, &*word, &*each),
@@ -851,7 +851,7 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
 }
 
 fn set(server: &Server, name: &str, value: &[u8], ttl: &str) {
-    server.command_bytes(&[b"SET", name.as_bytes(), value, b"PX", ttl.as_bytes()]);
+    server.command_table(&[b"SET", name.as_bytes(), value, b"PX", ttl.as_bytes()]);
 }
 
 const TOKEN: [u8; 20] = [0xA7; 20];
@@ -1275,7 +1275,7 @@ fn a_server_that_repeats_its_input_shows_no_password_and_commands_no_terminal() 
 fn long_names_and_long_errors_are_cut_for_people_and_whole_for_programs() {
     let servers = Server::several(1);
     let long = vec![0xFF; 65_536];
-    servers[0].command_bytes(&[b"SET", &long, &TOKEN, b"PX", LONG.as_bytes()]);
+    servers[0].command_table(&[b"SET", &long, &TOKEN, b"PX", LONG.as_bytes()]);
     set(&servers[0], "short", &TOKEN, LONG);
     let patient = ["--node-timeout", "5s", "--connect-timeout", "10s"];
     let (code, out, err) = says(&servers, &[&["list"], &patient[..]].concat());

@@ -96,7 +96,7 @@ fn what_is_no_lock_of_this_program_stays() {
     for server in &servers {
         server.command(&["HSET", "hash", "a", "b"]);
         server.command(&["SET", "text", "hello", "PX", "60000"]);
-        server.command_bytes(&[b"SET", b"endless", &[0xA7; 20]]);
+        server.command_table(&[b"SET", b"endless", &[0xA7; 20]]);
     }
     for name in ["hash", "text", "endless"] {
         let (code, _, err) = release(&servers, &["--yes", name]);

@@ -527,7 +527,7 @@ impl Cluster {
         let ttl = self.nodes[from].command(&["PTTL", key]);
         let ttl: u64 = redis::from_redis_value(ttl).unwrap();
         let (key, ttl) = (key.as_bytes(), ttl.to_string());
-        self.nodes[to].command_bytes(&[b"RESTORE-ASKING", key, ttl.as_bytes(), &dump]);
+        self.nodes[to].command_table(&[b"RESTORE-ASKING", key, ttl.as_bytes(), &dump]);
         self.nodes[to].stop();
         self.nodes[from].kill();
         let (first, last) = self.range(from);

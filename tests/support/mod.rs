@@ -395,10 +395,10 @@ impl Server {
 
     /// A command over a connection of its own.
     pub fn command(&self, args: &[&str]) -> redis::Value {
-        self.command_bytes(&args.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
+        self.command_table(&args.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
     }
 
-    pub fn command_bytes(&self, args: &[&[u8]]) -> redis::Value {
+    pub fn command_table(&self, args: &[&[u8]]) -> redis::Value {
         let client = redis::Client::open(self.own_url()).unwrap();
         let mut connection = client
             .get_connection()
@@ -432,7 +432,7 @@ impl Server {
     }
 
     pub fn exists(&self, key: impl AsRef<[u8]>) -> bool {
-        self.command_bytes(&[b"EXISTS", key.as_ref()]) == redis::Value::Int(1)
+        self.command_table(&[b"EXISTS", key.as_ref()]) == redis::Value::Int(1)
     }
 
     /// All but the witnesses of the restart guard.

@@ -1,8 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments (with time and checked_arguments), exit, nodes (with files and explain),
-//! run_plan (with signals), run (whose helpers are acquire, once_per, child, exec, processes, terminal,
-//! give_up, and metrics with series), target, throttle, tables, output, print, inspect, release, list, doctor, manual.
+//! run_plan (with signals), run (whose helpers are acquire, busy, label, once_per, child, exec, processes, terminal,
+//! end_lock, and metrics with series), target, throttle, last, tables, output, print, inspect, release, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -24,12 +24,12 @@ mod checked_arguments;
 #[cfg(target_os = "linux")]
 mod child;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod end_lock;
 mod exec;
 mod exit;
 mod explain;
 mod files;
-#[cfg(target_os = "linux")]
-mod give_up;
 mod inspect;
 mod label;
 mod last;

@@ -2,7 +2,7 @@
 //!
 //! Three processes. This one, the *wrapper*, renews the lock. *COMMAND* leads its own group, so that all processes that
 //! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stopped. The steps are
-//! decided in plan.rs.
+//! decided in run_plan.rs.
 
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,7 +27,7 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 use crate::acquire::{Handlers, acquire, signals};
 use crate::checked_arguments::Job;
 use crate::child::{self, GuardProcess, Until, boot_time};
-use crate::give_up::{give_up, say_lost};
+use crate::end_lock::{give_up, say_lost};
 use crate::metrics::{self, RunOutcome};
 use crate::once_per::{before_start, mark_done};
 use crate::processes;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::net::cluster::lanes::{Lanes, MAX_AT_ONCE};
 use crate::net::driver::driver::Driver;
-#[cfg(feature = "cli")]
-use crate::protocol::cluster::owed_releases::OwedTask;
 use crate::protocol::cluster::redirect::Redirect;
+#[cfg(feature = "cli")]
+use crate::protocol::cluster::redirected_releases::OwedTask;
 use crate::protocol::node::debt::Debt;
 #[cfg(feature = "cli")]
 use crate::values::arithmetic::NodeSet;

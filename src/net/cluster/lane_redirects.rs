@@ -1,5 +1,5 @@
 //! Operations that follow their keys from server to server of a Redis Cluster, as [`Redirect`] and
-//! [`OwedReleases`](crate::protocol::cluster::owed_releases::OwedReleases) decide.
+//! [`RedirectedReleases`](crate::protocol::cluster::redirected_releases::RedirectedReleases) decide.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::net::driver::leadership::Caller;
 use crate::net::driver::renewal_threads::{Round, StillKept, run_kept};
 use crate::net::driver::timetable::DueRenewals;
 use crate::protocol::cluster::lane_choice;
-use crate::protocol::cluster::owed_releases::{OwedRelease, OwedTask};
 use crate::protocol::cluster::redirect::Redirect;
-use crate::protocol::commands::script::Action;
+use crate::protocol::cluster::redirected_releases::{OwedTask, RedirectedRelease};
+use crate::protocol::commands::action::Action;
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
@@ -312,7 +312,7 @@ impl Lanes {
     }
 
     /// Sends a release to the server that has the key.
-    pub(super) fn send_release(&self, release: OwedRelease) {
+    pub(super) fn send_release(&self, release: RedirectedRelease) {
         let slot = release.slot();
         let (lane, op) = lane_choice::LaneSource::lane_of_release(&mut { self }, &release);
         let answer = lane.driver.run(op);
@@ -320,7 +320,8 @@ impl Lanes {
         self.learn(places, slot, Redirect::redirections_in(&answer, slot));
         lane_choice::LaneSource::leave_others(&mut { self }, slot, &answer, |other| *other == lane);
         let place = places.get(release.node);
-        let is_there = |other: &OwedRelease| place.is_some_and(|place| place.has(other.slot()));
+        let is_there =
+            |other: &RedirectedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
         let mut left = lock(&self.left);
         left.releases.answered(release, &answer, is_there, now);

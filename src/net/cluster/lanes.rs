@@ -14,7 +14,7 @@ use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::shared::Shared;
 use crate::protocol::cluster::lane_choice::{self, CandidateLane};
 use crate::protocol::cluster::map_refreshes::Refreshes;
-use crate::protocol::cluster::owed_releases::OwedReleases;
+use crate::protocol::cluster::redirected_releases::RedirectedReleases;
 use crate::protocol::cluster::refilled_locks::RefilledLocks;
 use crate::protocol::commands::slots::{self, SlotMap};
 use crate::protocol::node::debt::{Debt, Redirected};
@@ -138,7 +138,7 @@ struct KnownLanes {
 #[derive(Default)]
 pub(super) struct Left {
     /// The releases that follow their keys without a caller.
-    pub(super) releases: OwedReleases,
+    pub(super) releases: RedirectedReleases,
     /// The lanes that nothing uses any longer and that no thread closes yet.
     pub(super) lanes: Vec<Arc<Driver>>,
     /// How many threads close lanes, which may add releases.

@@ -131,6 +131,7 @@ impl Directory {
             Err(cause) => {
                 let cause = match cause {
                     Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
+                    Cause::Unanswered(_, command) => Cause::Unanswered(timeout, command),
                     cause => cause,
                 };
                 Err(self.announced(cause, &named.addr, by))
@@ -173,9 +174,12 @@ impl Directory {
                 (format!("the sentinel {by}"), advice)
             }
         };
+        // In a Cluster the map may change.
+        let in_cluster = matches!(self.source, Source::Cluster(..));
         Cause::Announced(Box::new(Announced {
             at: text::address(addr),
             shown: self.at(addr),
+            is_final: cause.is_final() && !(in_cluster && may_be_elsewhere),
             cause,
             by,
             advice,

@@ -151,24 +151,24 @@ impl Driver {
             submit_behind(&mut state, next, now);
             return self.lead(leader, state, now, None);
         }
-        let waiter = Caller::new(None);
+        let caller = Caller::new(None);
         state
             .core
-            .submit(op, Submitter::Waiter(waiter.clone()), now);
+            .submit(op, Submitter::Caller(caller.clone()), now);
         submit_behind(&mut state, next, now);
         self.executor.submitted(&state);
         drop(state);
-        self.follow(&waiter)
+        self.follow(&caller)
     }
 
     /// The answer to an operation that another thread has submitted for this one.
-    pub(crate) fn run_handed_off(&self, waiter: &Arc<Caller>) -> Answer {
-        let answer = self.follow(waiter);
+    pub(crate) fn run_handed_off(&self, caller: &Arc<Caller>) -> Answer {
+        let answer = self.follow(caller);
         if !race(Race::StaysAwake) {
             // The thread may sleep, and be handed off another lock: a leader would leave the lead to it.
-            waiter.set_awake(false);
+            caller.set_awake(false);
         }
-        self.trace_votes(waiter.traced(), &answer);
+        self.trace_votes(caller.traced(), &answer);
         answer
     }
 
@@ -177,13 +177,13 @@ impl Driver {
     pub(crate) fn submit(&self, ops: impl IntoIterator<Item = Op>) -> Vec<Arc<Caller>> {
         let mut state = self.executor.state();
         let ops = ops.into_iter();
-        let waiters = ops.map(|op| submit(&mut state, op)).collect();
+        let callers = ops.map(|op| submit(&mut state, op)).collect();
         self.executor.submitted(&state);
-        waiters
+        callers
     }
 
-    /// The answers to the operations of `waiters`, in their order.
-    pub(crate) fn collect(&self, waiters: &[Arc<Caller>]) -> Vec<Answer> {
+    /// The answers to the operations of `callers`, in their order.
+    pub(crate) fn collect(&self, callers: &[Arc<Caller>]) -> Vec<Answer> {
         let mut state = self.executor.state();
         // While no thread leads, no thread delivers answers that become certain.
         if state.has_no_leader() {
@@ -194,7 +194,7 @@ impl Driver {
         // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
         // would lead for nothing.)
         if state.has_no_leader()
-            && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
+            && let Some(Submitter::Caller(next)) = state.core.longest_waiting()
         {
             let next = next.clone();
             if let Some(leader) = self.executor.take_lead(&mut state) {
@@ -202,23 +202,23 @@ impl Driver {
             }
         }
         drop(state);
-        let follow = |waiter| self.follow(waiter);
-        let answers: Vec<Answer> = waiters.iter().map(follow).collect();
-        for (waiter, answer) in waiters.iter().zip(&answers) {
-            self.trace_votes(waiter.traced(), answer);
+        let follow = |caller| self.follow(caller);
+        let answers: Vec<Answer> = callers.iter().map(follow).collect();
+        for (caller, answer) in callers.iter().zip(&answers) {
+            self.trace_votes(caller.traced(), answer);
         }
         answers
     }
 
     /// Waits for the answer, or leads until it arrives.
-    fn follow(&self, waiter: &Arc<Caller>) -> Answer {
+    fn follow(&self, caller: &Arc<Caller>) -> Answer {
         let others = self.waiting_callers.fetch_add(1, Ordering::Relaxed);
         let is_soon = self.executor.places().len() <= FEW_NODES || others >= MANY_WAIT;
         let turn = match is_soon {
-            true => self.wait_awake(waiter),
+            true => self.wait_awake(caller),
             false => None,
         };
-        let turn = turn.unwrap_or_else(|| waiter.wait());
+        let turn = turn.unwrap_or_else(|| caller.wait());
         self.waiting_callers.fetch_sub(1, Ordering::Relaxed);
         match turn {
             Signal::Answered(answer) => answer,
@@ -226,44 +226,44 @@ impl Driver {
                 leader,
                 self.executor.state(),
                 clock::instant(),
-                Some(waiter),
+                Some(caller),
             ),
         }
     }
 
     /// Waits a little without sleeping, and leads if no thread does.
-    fn wait_awake(&self, waiter: &Arc<Caller>) -> Option<Signal> {
-        waiter.set_awake(true);
+    fn wait_awake(&self, caller: &Arc<Caller>) -> Option<Signal> {
+        caller.set_awake(true);
         for _ in 0..YIELDS {
-            if let Some(turn) = waiter.take_signal() {
+            if let Some(turn) = caller.take_signal() {
                 return Some(turn);
             }
             if self.executor.is_lead_vacant()
-                && let Some(lead) = self.try_to_lead(waiter, true)
+                && let Some(lead) = self.try_to_lead(caller, true)
             {
                 return Some(lead);
             }
             thread::yield_now();
         }
         if race(Race::SleepWithoutLook) {
-            waiter.set_awake(false);
+            caller.set_awake(false);
             return None;
         }
         // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
-        self.try_to_lead(waiter, false)
+        self.try_to_lead(caller, false)
     }
 
     /// The lead, if no thread leads and this one has no answer yet. (A leader that has just left may be delivering it.)
-    fn try_to_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
+    fn try_to_lead(&self, caller: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut state = self.executor.state();
         if race(Race::UnmarkAfterLook) {
             let lead = self.executor.take_lead(&mut state);
             drop(state);
-            waiter.set_awake(stays_awake);
+            caller.set_awake(stays_awake);
             return lead.map(Signal::Leads);
         }
-        waiter.set_awake(stays_awake);
-        let waits = state.core.is_waiting(|one| one.is(waiter)) || race(Race::LeadForNothing);
+        caller.set_awake(stays_awake);
+        let waits = state.core.is_waiting(|one| one.is(caller)) || race(Race::LeadForNothing);
         if !state.has_no_leader() || !waits {
             return None;
         }
@@ -284,7 +284,7 @@ impl Driver {
         for node in answer.tally.granted.iter() {
             say!(trace, node:% = self.executor.name(node), lock:% = lock, vote = "yes"; "{}: yes", name(node));
         }
-        for node in answer.tally.refused.iter() {
+        for node in answer.tally.denied.iter() {
             say!(trace, node:% = self.executor.name(node), lock:% = lock, vote = "no"; "{}: no", name(node));
         }
         for (node, cause) in &answer.remarks.causes {
@@ -292,13 +292,13 @@ impl Driver {
         }
     }
 
-    /// Leads until the answer to the operation of `waiter` arrives, or without one, to the leader's own operation.
+    /// Leads until the answer to the operation of `caller` arrives, or without one, to the leader's own operation.
     fn lead<'a>(
         &'a self,
         leader: Box<LeaderState>,
         mut state: MutexGuard<'a, DriverState>,
         mut now: Instant,
-        waiter: Option<&Arc<Caller>>,
+        caller: Option<&Arc<Caller>>,
     ) -> Answer {
         if std::mem::take(&mut state.after_group) {
             // The threads that were answered last submit again within microseconds: let them come along.
@@ -307,9 +307,9 @@ impl Driver {
             state = self.executor.state();
             now = clock::instant();
         }
-        let is_own = |submitter: &Submitter| match waiter {
+        let is_own = |submitter: &Submitter| match caller {
             None => matches!(submitter, Submitter::Leader),
-            Some(waiter) => submitter.is(waiter),
+            Some(caller) => submitter.is(caller),
         };
         let mut own = None;
         let mut lead = LeaderLoop {
@@ -419,16 +419,16 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
 #[inline]
 fn submit_behind(state: &mut DriverState, next: Option<Box<(Op, Arc<Caller>)>>, now: Instant) {
     if let Some(next) = next {
-        let (op, waiter) = *next;
-        state.core.submit(op, Submitter::Waiter(waiter), now);
+        let (op, caller) = *next;
+        state.core.submit(op, Submitter::Caller(caller), now);
     }
 }
 
 fn submit(state: &mut DriverState, op: Op) -> Arc<Caller> {
-    let waiter = Caller::new(traced(&op));
-    let submitter = Submitter::Waiter(waiter.clone());
+    let caller = Caller::new(traced(&op));
+    let submitter = Submitter::Caller(caller.clone());
     state.core.submit(op, submitter, clock::instant());
-    waiter
+    caller
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl<'a> LeaderLoop<'a> {
             Some(awake) => !awake,
         };
         let next = match state.core.longest_waiting() {
-            Some(Submitter::Waiter(next)) if is_asleep(next) => Some((next.clone(), leader)),
+            Some(Submitter::Caller(next)) if is_asleep(next) => Some((next.clone(), leader)),
             _ => {
                 state.after_group |= is_group;
                 self.executor.leave_lead(&mut state, leader);
@@ -153,7 +153,7 @@ impl Drop for LeaderLoop<'_> {
 /// Whether the thread that has waited longest is awake.
 fn next_is_awake(state: &DriverState) -> bool {
     let next = state.core.longest_waiting();
-    matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
+    matches!(next, Some(Submitter::Caller(next)) if next.is_awake())
 }
 
 /// Adds all of `from`: without moving them one by one if `to` is empty.

@@ -79,18 +79,18 @@ impl LeaderState {
 pub(crate) enum Submitter {
     /// The thread that has led since the operation was submitted.
     Leader,
-    Waiter(Arc<Caller>),
+    Caller(Arc<Caller>),
 }
 
 impl Submitter {
-    /// Whether this is the thread that waits with `waiter`.
-    pub(super) fn is(&self, waiter: &Arc<Caller>) -> bool {
-        matches!(self, Submitter::Waiter(own) if Arc::ptr_eq(own, waiter))
+    /// Whether this is the thread that waits with `caller`.
+    pub(super) fn is(&self, caller: &Arc<Caller>) -> bool {
+        matches!(self, Submitter::Caller(own) if Arc::ptr_eq(own, caller))
     }
 
     pub(super) fn deliver(self, answer: Answer) {
-        if let Submitter::Waiter(waiter) = self {
-            waiter.set(Signal::Answered(answer));
+        if let Submitter::Caller(caller) = self {
+            caller.set(Signal::Answered(answer));
         }
     }
 }

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::net::driver::observe::Observer;
     use crate::protocol::calls::lease::Lease;
-    use crate::protocol::commands::script::Key;
+    use crate::protocol::commands::action::Key;
     use crate::values::arithmetic::{Deadline, Ttl};
     use crate::values::clock;
     use crate::values::token::{Token, jitter};

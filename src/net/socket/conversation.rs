@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
+use crate::errors::server_error::Meaning;
 use crate::net::socket::connection::Connection;
 use crate::protocol::commands::resp::{Reply, ReplyReader};
 use crate::values::clock;
@@ -76,7 +77,9 @@ impl Conversation {
         while replies.len() < count {
             match (self.reply(), &replies[..]) {
                 (Ok(reply), _) => replies.push(reply),
-                (Err(Cause::Closed(_)), [Reply::Error(text)]) => return Err(Cause::refused(text)),
+                (Err(Cause::Closed(_)), [Reply::Error(text)]) if refuses_all(text) => {
+                    return Err(Cause::refused(text));
+                }
                 // Some proxies hang up on a command that they do not support.
                 (Err(Cause::Closed(text)), all) => {
                     return Err(Cause::Closed(text + &unanswered(commands, all.len())));
@@ -95,6 +98,12 @@ impl Conversation {
             false => Err(Cause::Garbage("more than was asked for".into())),
         }
     }
+}
+
+/// Whether a server that closes the connection behind this error may refuse all connections.
+fn refuses_all(error: &str) -> bool {
+    let meaning = Meaning::of(error);
+    meaning.is_not_now() || matches!(meaning, Meaning::TooManyClients | Meaning::Protected)
 }
 
 /// For errors: which of these packed commands was not answered.

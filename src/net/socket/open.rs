@@ -189,6 +189,14 @@ impl Conversation {
         }
         sent?;
         self.is_at_end()?;
+        if let Some(refused) = replies.refused_in_unknown_words() {
+            // A server that refuses connections closes them behind that.
+            let mut ping = Vec::new();
+            resp::pack(&mut ping, &[&[&b"PING"[..]]], None);
+            if let Err(Cause::Closed(_)) = self.ask(&ping, 1) {
+                return Err(refused);
+            }
+        }
         let (means, mut handshake, look) = replies.end();
         handshake.dialect = means.or_else(|refused| self.without_scripts(&refused))?;
         if handshake.dialect.scripts == Scripts::OnlyByHash {

@@ -291,6 +291,12 @@ impl<'a> SetUpReplies<'a> {
         self.refused.unwrap_or(Cause::Closed(text))
     }
 
+    /// The refusal of a command that may be refused, if its words are not known here: the server may refuse the connection.
+    pub(super) fn refused_in_unknown_words(&self) -> Option<Cause> {
+        let refused = self.refused.clone();
+        refused.filter(|cause| cause.meaning() == Meaning::Other)
+    }
+
     /// How the server takes commands, or why it runs no scripts; what it has reported; the replies to the first look.
     pub(super) fn end(self) -> (Result<Dialect, String>, Handshake, Vec<Reply>) {
         let has_trials = self.set_up.before_trials < self.set_up.commands.len();

@@ -335,6 +335,7 @@ fn what_to_do_depends_on_what_is_wrong() {
             shown: "h:2".into(),
             by: "h:3".into(),
             advice: Some(""),
+            is_final: false,
         }))
     };
     for (cause, code, what) in [

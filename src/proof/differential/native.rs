@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use super::Pair;
 use super::server::Line;
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::dialect::{Delete, Dialect, NATIVE, Scripts, native_trials};
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::values::arithmetic::Ttl;
 use crate::values::prefix::Prefix;
 

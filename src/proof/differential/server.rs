@@ -1,5 +1,6 @@
 //! A real server, and connections to it.
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -41,10 +42,30 @@ fn new_directory() -> PathBuf {
     dir
 }
 
+/// Users of servers before 6.2 have no rights for channels, and those before 7.0 no selectors.
+fn is_recent(binary: &OsStr) {
+    let Ok(output) = Command::new(binary).arg("--version").output() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text
+        .split("v=")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    assert!(
+        major.is_none_or(|major| major >= 7),
+        "The tests need Redis 7.0 or later, and {} is {}. Name another one in REDIS_SERVER.",
+        binary.display(),
+        version.unwrap_or_default()
+    );
+}
+
 impl Server {
     pub(super) fn start() -> Server {
         let dir = new_directory();
         let binary = std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+        is_recent(&binary);
         let shell = Command::new("sh")
             .args(["-c", SCRIPT, "sh"])
             .args([dir.as_os_str(), &binary])

@@ -9,7 +9,7 @@ use super::lease::Lease;
 use super::lease::named::{Seen, SeenClient};
 use crate::errors::cause::Cause;
 use crate::proof::fixtures::{MS, later};
-use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::outgoing::Outgoing;

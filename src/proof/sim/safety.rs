@@ -51,7 +51,7 @@ impl World {
         let no = matches!(answer.outcome, Outcome::No);
         self.check(
             Promise::SoundAnswer,
-            !no || votes.granted.len() + votes.refused.len() >= quorum,
+            !no || votes.granted.len() + votes.denied.len() >= quorum,
             || format!("client {c}: no with fewer than {quorum} answers"),
         );
         if !matches!(answer.outcome, Outcome::Yes(_)) {

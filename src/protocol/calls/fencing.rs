@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::errors::lock_error::LostReason;
 use crate::errors::node_errors::NodeErrors;
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::commands::script::Action;
+use crate::protocol::commands::action::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;

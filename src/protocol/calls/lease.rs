@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::lock_error::LostReason;
 use crate::errors::node_errors::NodeErrors;
-use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
@@ -215,7 +215,7 @@ impl Lease {
                 // A resumed lock learns its slot.
                 let kind = self.key.kind.granted(answer.numbers);
                 self.key = self.key.clone().of_kind(kind);
-                let nodes = answer.tally.refused;
+                let nodes = answer.tally.denied;
                 self.key.counted = self.key.counted.or(answer.tally.granted);
                 if !mutant(Mutant::RepairHasCounted) {
                     self.key.counted = self.key.counted.without(nodes);
@@ -261,7 +261,7 @@ mod tests {
     /// An answer after which the last of three nodes does not hold the lock.
     fn answer(outcome: Outcome, begun: Point) -> Answer {
         let mut answer = fixtures::answer(outcome, 2, begun);
-        answer.tally.refuse(2);
+        answer.tally.deny(2);
         answer
     }
 
@@ -414,7 +414,7 @@ mod tests {
             lease.key.counted = [1, 2].into_iter().collect();
             let (extension, _) = lease.extension(ttl(1000 * MS), start);
             let mut yes = answer(Outcome::Yes(NodeSet::ALL), start);
-            (yes.tally.granted, yes.tally.refused) = (NodeSet::first(2), [2].into_iter().collect());
+            (yes.tally.granted, yes.tally.denied) = (NodeSet::first(2), [2].into_iter().collect());
             lease.extended(extension, yes, start);
             lease.key.counted.iter().collect::<Vec<_>>()
         };

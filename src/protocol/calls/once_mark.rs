@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::protocol::calls::lease::Lease;
-use crate::protocol::commands::script::Action;
+use crate::protocol::commands::action::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::op::Op;
 use crate::values::arithmetic::majority;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::protocol::calls::process_services::ProcessServices;
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::node_queue::QueueTurn;
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::attempt::Attempt;

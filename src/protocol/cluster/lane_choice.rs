@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::redirection::Hint;
-use crate::protocol::cluster::owed_releases::OwedRelease;
 use crate::protocol::cluster::redirect::{NextHop, Redirect};
+use crate::protocol::cluster::redirected_releases::RedirectedRelease;
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -157,7 +157,7 @@ pub(crate) trait LaneSource {
     }
 
     /// A release that no call waits for, and its lane.
-    fn lane_of_release(&mut self, release: &OwedRelease) -> (Self::Lane, Op) {
+    fn lane_of_release(&mut self, release: &RedirectedRelease) -> (Self::Lane, Op) {
         let (node, slot) = (release.node, release.slot());
         let [to, moved] =
             [&release.to, &release.new_owner].map(|to| Some(self.name(node, to.as_ref()?)));
@@ -194,7 +194,7 @@ mod tests {
     use crate::errors::cause::Cause;
     use crate::errors::redirection::Redirection;
     use crate::proof::fixtures::key;
-    use crate::protocol::cluster::owed_releases::{OwedReleases, OwedTask};
+    use crate::protocol::cluster::redirected_releases::{OwedTask, RedirectedReleases};
     use crate::protocol::mutants::set_mutant;
     use crate::values::clock;
 
@@ -269,7 +269,7 @@ mod tests {
     /// The lane leads to the server under its known name, and a server under another one would not be taken for it.
     #[test]
     fn a_release_that_no_call_waits_for_names_its_server_as_the_lane_does() {
-        let (mut owed, now) = (OwedReleases::default(), clock::instant());
+        let (mut owed, now) = (RedirectedReleases::default(), clock::instant());
         owed.add((0, Debt::release(key(b"a"))), 17, None, now);
         let OwedTask::Send(release) = owed.next(now) else {
             panic!("it is due");

@@ -10,7 +10,7 @@
 //! - `server_names`: one name for each server of a Redis Cluster
 //! - `map_refreshes`: when the map is asked for again
 //! - `redirect`: the next hop of an operation that a server of a Redis Cluster redirected (MOVED, ASK, TRYAGAIN)
-//! - `owed_releases`: redirected releases that no call waits for
+//! - `redirected_releases`: redirected releases that no call waits for
 //! - `lane_choice`: the lane (the connections to one shard) that an operation takes
 //! - `refilled_locks`: the lanes over which locks were set again
 
@@ -20,7 +20,7 @@ pub(crate) mod cluster_map;
 pub(crate) mod cluster_votes;
 pub(crate) mod lane_choice;
 pub(crate) mod map_refreshes;
-pub(crate) mod owed_releases;
 pub(crate) mod redirect;
+pub(crate) mod redirected_releases;
 pub(crate) mod refilled_locks;
 pub(crate) mod server_names;

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::redirection::{Hint, Redirection};
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::kind::Kind::{Permit, Plain, Read, Several, Stray, Write};
 use crate::protocol::commands::lock_info::LockInfo;
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::discovery::found_master::REDIRECT_BELIEVED;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -251,7 +251,7 @@ impl Redirect {
             let failed = causes.filter(|(_, cause)| is_it(cause));
             failed.map(|(node, _)| *node).collect::<NodeSet>()
         };
-        let not_done = failed(true).without(failed(false)).or(answer.tally.refused);
+        let not_done = failed(true).without(failed(false)).or(answer.tally.denied);
         let may_be_done = self.op.nodes.without(not_done);
         self.op.may_be_done = self.op.may_be_done.or(may_be_done);
     }
@@ -329,7 +329,7 @@ impl Redirect {
     /// Completes the last answer: a try that entered no queue reports no holder.
     pub(crate) fn complete(&self, answer: &mut Answer) {
         if self.enqueues && !self.op.enqueues() {
-            let refused = answer.tally.refused.len();
+            let refused = answer.tally.denied.len();
             let infos = &mut answer.remarks.make().lock_infos;
             infos.resize_with(refused, LockInfo::default);
         }

@@ -25,7 +25,9 @@ impl Numbers {
         uncounted: &'a Numbers,
         kind: &Kind,
     ) -> impl Iterator<Item = (usize, u16)> + 'a {
-        let counted = self.counted(kind).filter(|_| !mutant(Mutant::AnySlotCounts));
+        let counted = self
+            .counted(kind)
+            .filter(|_| !mutant(Mutant::AnySlotCounts));
         let all = self.0.iter().chain(&uncounted.0);
         let strays = all.filter(move |one| counted.is_some_and(|counted| one.1 != counted));
         strays.filter_map(|one| Some((one.0, u16::try_from(one.1.checked_sub(1)?).ok()?)))
@@ -47,7 +49,7 @@ impl Numbers {
 pub(crate) fn without_strays(tally: Tally, strays: NodeSet) -> Tally {
     Tally {
         granted: tally.granted.without(strays),
-        refused: tally.refused.or(strays),
+        denied: tally.denied.or(strays),
         failed: tally.failed,
     }
 }

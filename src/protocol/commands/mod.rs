@@ -15,10 +15,11 @@
 //! - `scripts`: the scripts that run on servers
 //! - `kind`: the kinds of locks, and a row of scripts for each
 //! - `kind_votes`: which grants of a kind count
-//! - `script`: actions on a lock (`dialect`: the forms in which a server accepts their commands)
-//! - `command_bytes`: the bytes of each action for each kind, and the votes in the replies
+//! - `action`: actions on a lock (`dialect`: the forms in which a server accepts their commands)
+//! - `command_table`: the bytes of each action for each kind, and the votes in the replies
 
-pub(crate) mod command_bytes;
+pub(crate) mod action;
+pub(crate) mod command_table;
 pub(crate) mod companions;
 pub(crate) mod dialect;
 pub(crate) mod kind;
@@ -27,7 +28,6 @@ pub(crate) mod lock_info;
 pub(crate) mod node_id;
 pub(crate) mod node_queue;
 pub(crate) mod resp;
-pub(crate) mod script;
 pub(crate) mod scripts;
 pub(crate) mod server_entry;
 pub(crate) mod server_info;

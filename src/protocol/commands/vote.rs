@@ -22,7 +22,7 @@ pub(crate) enum Proof {
 pub(crate) enum Vote {
     /// The number may become a fencing token, is a permit's slot, or the result of a release: [`NOTIFIED`] or not.
     Granted(u64),
-    Refused(Refusal),
+    Denied(Denial),
     /// The name is in other use.
     OtherUse(OtherUse),
     /// The server returned an error. `later`: it may well carry out the command later.
@@ -35,7 +35,7 @@ pub(crate) enum Vote {
 }
 
 /// The report of a node that refuses the lock.
-pub(crate) enum Refusal {
+pub(crate) enum Denial {
     /// Nothing.
     Unknown,
     /// The state of the lock that was to be acquired.
@@ -65,9 +65,9 @@ impl Instead {
 impl Vote {
     /// The vote of a node that does not hold a lock which it is asked for. `None`: the number is no such answer.
     pub(crate) fn not_held(answer: i64) -> Option<Vote> {
-        let instead = Instead::of(answer).map(Refusal::Instead);
-        let refusal = instead.or((answer == 0).then_some(Refusal::Unknown))?;
-        Some(Vote::Refused(refusal))
+        let instead = Instead::of(answer).map(Denial::Instead);
+        let refusal = instead.or((answer == 0).then_some(Denial::Unknown))?;
+        Some(Vote::Denied(refusal))
     }
 
     /// The vote of an error. `several`: whether the lock is on several names.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::errors::redirection::Redirection;
-use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::arithmetic::{Ttl, drift};
 

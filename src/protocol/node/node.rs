@@ -12,8 +12,8 @@
 //! connection is kept, since the SETs on it may still be carried out: the releases that undo them go
 //! behind them (rule R7). Operations and releases never go over two connections at a time.
 
+mod debts;
 mod link;
-mod releases;
 pub(crate) mod task;
 
 use std::sync::Arc;
@@ -128,7 +128,6 @@ pub(crate) struct Node {
     /// Why the node is not connected.
     cause: Option<Arc<Cause>>,
     reported: Reported,
-    /// Whether there has been a connection. Without one, nothing of this program is there.
     was_connected: bool,
 }
 
@@ -155,9 +154,9 @@ impl Node {
         }
     }
 
-    /// Whether there is something for a worker to do once the nodes are closed.
-    pub(super) fn has_last_releases(&self) -> bool {
-        self.has_releases() && self.was_connected
+    /// Whether there has been a connection: locks that were acquired here may be there.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.was_connected
     }
 
     /// Whether operations are sent to the node.
@@ -228,7 +227,7 @@ impl Node {
         let confirms =
             self.link == Link::Draining && self.wire.unconfirmed_release(false).is_some();
         let writing = self.worker == Worker::Writing;
-        self.has_worker() && (self.has_last_releases() || writing || confirms)
+        self.has_worker() && (self.has_releases() || writing || confirms)
     }
 
     // ---- its worker
@@ -241,7 +240,7 @@ impl Node {
     /// Whether the node needs a worker now.
     pub(crate) fn needs_worker(&self, closed: bool) -> bool {
         let down = !matches!(self.link, Link::Connected | Link::Unresponsive);
-        down && self.worker == Worker::None && (!closed || self.has_last_releases())
+        down && self.worker == Worker::None && (!closed || self.has_releases())
     }
 
     /// Whether a worker is needed as soon as the leader has nothing more to write.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
+use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::commands::dialect::Lack;
-use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::notice::{Notice, Notices};
 use crate::values::arithmetic::NodeSet;

@@ -8,10 +8,10 @@ use std::hash::{Hash, Hasher};
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{Meaning, code};
+use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::lock_info::NotALock;
-use crate::protocol::commands::script::{Action, Key};
-use crate::protocol::commands::vote::{Refusal, Vote};
+use crate::protocol::commands::vote::{Denial, Vote};
 
 /// The maximum number of notices of each kind: enough to read, and all are remembered.
 const MAX_NOTICES: usize = 100;
@@ -45,7 +45,7 @@ impl Notices {
     ) -> Option<Notice> {
         let resource = &key.resource;
         let (cause, later) = match vote {
-            Vote::Refused(Refusal::Held(seen)) => {
+            Vote::Denied(Denial::Held(seen)) => {
                 return self.foreign(node, resource, seen.foreign()?);
             }
             Vote::Failed { cause, later } => (cause, *later),
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures;
+    use crate::protocol::commands::action::Notify;
     use crate::protocol::commands::lock_info::LockInfo;
-    use crate::protocol::commands::script::Notify;
     use crate::values::arithmetic::{NodeSet, Ttl};
 
     const RELEASE: Action = Action::Release(Notify::First);
@@ -156,7 +156,7 @@ mod tests {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let extend = Action::Extend(ttl, ttl);
         let seen = |other_type, left, holder| {
-            Vote::Refused(Refusal::Held(LockInfo {
+            Vote::Denied(Denial::Held(LockInfo {
                 label: None,
                 other_type,
                 left,
@@ -190,7 +190,7 @@ mod tests {
             seen(false, time, Some(7)),
             seen(false, time, None),
             seen(false, None, None),
-            Vote::Refused(Refusal::Unknown),
+            Vote::Denied(Denial::Unknown),
         ] {
             assert_eq!(on(&mut notices, 2, "d", &RELEASE, &vote), "");
         }

@@ -7,10 +7,10 @@ pub(crate) mod receiving;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::protocol::commands::action::Key;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Alone, Beside, Dialect, Lack};
 use crate::protocol::commands::resp::{self, ReplyReader};
-use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::handshake::Handshake;

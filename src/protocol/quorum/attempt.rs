@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
+use crate::protocol::commands::action::{Action, Key, SharedKey};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::lock_info::{KnownHolder, LockInfo};
 use crate::protocol::commands::node_queue::QueueEntry;
-use crate::protocol::commands::script::{Action, Key, SharedKey};
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};

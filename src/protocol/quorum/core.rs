@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
+use crate::protocol::commands::action::Action;
 use crate::protocol::commands::dialect::Lack;
-use crate::protocol::commands::script::Action;
 use crate::protocol::discovery::found_master::MasterConfirmation;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
@@ -238,6 +238,9 @@ impl<W> Core<W> {
         let is_steady = self.is_steady(now);
         let operation = &mut self.operations[index];
         if operation.begun().is_some() || operation.op.only_write {
+            return None;
+        }
+        if let Phase::Undoing(_) = operation.phase {
             return None;
         }
         let until = match self.all.majority_at {

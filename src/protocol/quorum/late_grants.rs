@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;

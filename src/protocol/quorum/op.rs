@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueTurn};
-use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::values::arithmetic::{NodeSet, Question};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::redirection::Redirection;
+use crate::protocol::commands::action::Action;
 use crate::protocol::commands::dialect::Dialect;
-use crate::protocol::commands::script::Action;
-use crate::protocol::commands::vote::{Proof, Refusal, Vote};
+use crate::protocol::commands::vote::{Denial, Proof, Vote};
 use crate::protocol::discovery::found_master::REDIRECT_BELIEVED;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
@@ -332,26 +332,26 @@ impl<W> Operation<W> {
                     self.votes.tally.grant(node + 1);
                 }
             }
-            Vote::Refused(_) if mutant(Mutant::GoneIsHeld) && !self.is_acquire() => {
+            Vote::Denied(_) if mutant(Mutant::GoneIsHeld) && !self.is_acquire() => {
                 self.votes.tally.grant(node)
             }
-            Vote::Refused(_) if mutant(Mutant::RepairVotes) && self.is_extension() => {
+            Vote::Denied(_) if mutant(Mutant::RepairVotes) && self.is_extension() => {
                 self.votes.tally.grant(node)
             }
             // The operation may have been carried out just before the first connection closed, or before it was sent on.
-            Vote::Refused(_) if self.ends() && self.retried.or(self.op.may_be_done).has(node) => {
+            Vote::Denied(_) if self.ends() && self.retried.or(self.op.may_be_done).has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
-            Vote::Refused(refusal) => {
-                self.votes.tally.refuse(node);
+            Vote::Denied(refusal) => {
+                self.votes.tally.deny(node);
                 match refusal {
-                    Refusal::Unknown => {}
-                    Refusal::Held(info) => self.votes.remarks.make().lock_infos.push(info),
-                    Refusal::Instead(instead) => self.votes.remarks.make().instead.push(instead),
+                    Denial::Unknown => {}
+                    Denial::Held(info) => self.votes.remarks.make().lock_infos.push(info),
+                    Denial::Instead(instead) => self.votes.remarks.make().instead.push(instead),
                 }
             }
             Vote::OtherUse(other) => {
-                self.votes.tally.refuse(node);
+                self.votes.tally.deny(node);
                 self.votes.remarks.make().other_uses.push((node, other));
             }
             Vote::Failed { cause, .. } => {

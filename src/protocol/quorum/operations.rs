@@ -178,7 +178,7 @@ impl<W> IndexMut<usize> for Operations<W> {
 mod tests {
     use super::*;
     use crate::proof::fixtures::{MS, key, ttl};
-    use crate::protocol::commands::script::{Action, Notify};
+    use crate::protocol::commands::action::{Action, Notify};
     use crate::protocol::node::debt::Debt;
     use crate::values::clock;
 

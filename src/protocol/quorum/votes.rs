@@ -91,7 +91,7 @@ impl Votes {
         if !self.tally.voted().has(node) {
             self.tally.fail(node);
             self.remarks.make().causes.push((node, cause.clone()));
-            if matches!(**cause, Cause::Closed(_) | Cause::Redirected(_)) {
+            if matches!(cause.answered(), Cause::Closed(_) | Cause::Redirected(_)) {
                 self.closed.add(node);
             }
         }
@@ -126,7 +126,7 @@ impl Votes {
         sent_to: NodeSet,
         nodes: &[Node],
     ) -> NodeErrors {
-        let answered = self.tally.granted.or(self.tally.refused);
+        let answered = self.tally.granted.or(self.tally.denied);
         let error = |(node_index, node): (usize, &Node)| {
             let mut causes = self.remarks.causes.iter();
             let own = causes.rfind(|(failed, _)| *failed == node_index);
@@ -216,7 +216,7 @@ mod tests {
     fn errors_tell_nodes_that_have_nothing_from_those_that_have_another_holder_s_lock() {
         let nodes: Vec<Node> = (0..3).map(|_| Node::new("x".into(), None)).collect();
         let mut votes = Votes::default();
-        (0..3).for_each(|node| votes.tally.refuse(node));
+        (0..3).for_each(|node| votes.tally.deny(node));
         let instead = [Instead::Nothing, Instead::Another, Instead::Nothing];
         votes.remarks.make().instead = instead.to_vec();
         let errors = votes.errors(Question::Held, NodeSet::first(3), &nodes);

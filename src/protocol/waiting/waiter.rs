@@ -1,4 +1,4 @@
-//! A thread that waits for a lock: its request, its state, and its next action.
+//! A thread that waits for a lock: its request and its state. (`wait_queue` decides its next action.)
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -469,8 +469,8 @@ mod tests {
     use super::super::waiters::tests::ask;
     use super::*;
     use crate::proof::fixtures::{MS, each_is_found, ttl};
+    use crate::protocol::commands::action::{Action, Key};
     use crate::protocol::commands::kind::Kind;
-    use crate::protocol::commands::script::{Action, Key};
     use crate::testing::server::Server;
     use crate::values::token::Token;
 

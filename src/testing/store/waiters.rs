@@ -104,10 +104,10 @@ pub(super) mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, token, ttl};
+    use crate::protocol::commands::action::{Action, Key};
     use crate::protocol::commands::dialect::{Dialect, Scripts};
     use crate::protocol::commands::kind::{Kind, Mark};
     use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
-    use crate::protocol::commands::script::{Action, Key};
     use crate::protocol::mutants::set_mutant;
     use crate::testing::server::Server;
     use crate::values::prefix::Prefix;

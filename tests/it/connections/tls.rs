@@ -169,7 +169,7 @@ fn a_restarted_node_sits_out_over_tls() {
     eventually("one connection is left", || connections(&server).len() == 1);
     let sits = connections(&server);
     // As a server with its data has it.
-    server.command_bytes(&[b"SET", b"a", lock.token().as_bytes()]);
+    server.command_table(&[b"SET", b"a", lock.token().as_bytes()]);
     drop(lock);
     eventually("the release reaches it", || !server.exists("a"));
     assert!(restarted.elapsed() < max_ttl);

@@ -170,8 +170,11 @@ fn the_readme_counts_the_dependencies() {
     };
     let (direct, all) = (tree(&["--depth", "1"]), tree(&[]));
     assert_eq!(direct, 3);
-    let said = format!("Three direct dependencies (`redis`, `getrandom`, `log`), {all} in all,");
-    assert!(read("README.md").contains(&said), "{said}");
+    let readme = read("README.md");
+    assert!(readme.contains("Three direct dependencies (`redis`, `getrandom`, `log`), "));
+    // The checkout's lock file has smaller tables for host names.
+    let said = format!("({all} with `cargo update idna_adapter --precise 1.1.0`)");
+    assert!(readme.contains(&said), "{said}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Pair {
         let redlock = client(name.url());
         let held = take(&redlock, "held");
         let value: Vec<u8> = redis::from_redis_value(old.command(&["GET", "held"])).unwrap();
-        new.command_bytes(&[b"SET", b"held", &value, b"PX", b"60000"]);
+        new.command_table(&[b"SET", b"held", &value, b"PX", b"60000"]);
         Pair {
             old,
             new,

@@ -481,6 +481,27 @@ fn the_release_of_a_resumed_lock_is_owed_to_a_node_that_is_away() {
     eventually("the last node has released it", || !servers[2].exists("a"));
 }
 
+/// Its client ends before it has connected: closing waits for the nodes, which have the key of another process.
+#[test]
+fn a_resumed_lock_that_is_dropped_with_its_client_is_released() {
+    let servers = Server::several(3);
+    for _ in 0..5 {
+        let lock = connected(&servers).acquire("a", Duration::from_secs(3600));
+        let lock = lock.unwrap();
+        let (token, left) = (*lock.token(), lock.remaining());
+        lock.leak();
+        let taker = Redlock::new(servers.iter().map(Server::url)).unwrap();
+        let taker = taker
+            .with_options(options().node_timeout(ms(2000)))
+            .unwrap();
+        drop(taker.resume("a", token, left).unwrap());
+        drop(taker);
+        eventually("it is released", || {
+            servers.iter().all(|server| !server.exists("a"))
+        });
+    }
+}
+
 /// Its validity was passed on with a margin, and its release is refused for longer than that.
 #[test]
 fn the_release_of_a_resumed_lock_is_sent_again_for_as_long_as_its_key_may_last() {

@@ -372,7 +372,7 @@ fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
         let take = |ttl| redlock.try_acquire(&resource, ttl).unwrap().unwrap();
         let delete = || {
             for server in &servers {
-                server.command_bytes(&[b"DEL", &resource]);
+                server.command_table(&[b"DEL", &resource]);
             }
         };
         // Extended, denied, waited for, and lost in all ways.

@@ -84,7 +84,7 @@ fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
     let other = |label: &[u8]| [&[8; 20][..], b"\0redlock:12345", label].concat();
     let long = [b'x'; 65];
     let set = |server: &Server, value: &[u8]| {
-        server.command_bytes(&[b"SET", b"a", value, b"PX", b"60000"]);
+        server.command_table(&[b"SET", b"a", value, b"PX", b"60000"]);
     };
     for (values, expected) in [
         (

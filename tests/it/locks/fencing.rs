@@ -125,7 +125,7 @@ fn the_largest_number_of_any_quorum_would_neither_be_distinct_nor_grow() {
             for server in quorum {
                 let eval = [b"EVAL", SCRIPT.as_bytes(), b"2", b"a", b"a:tempting"];
                 let args = [&eval[..], &[lock.token().as_bytes()]].concat();
-                let number: u64 = redis::from_redis_value(server.command_bytes(&args)).unwrap();
+                let number: u64 = redis::from_redis_value(server.command_table(&args)).unwrap();
                 numbers.push(number);
             }
             let held = numbers.iter().all(|number| *number > 0);

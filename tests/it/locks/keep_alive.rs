@@ -97,7 +97,7 @@ fn a_kept_lock_outlives_its_ttl_while_nodes_fail_and_heal_in_turn() {
             third.command(&["DEL", "a"]);
             std::thread::sleep(ttl / 3);
             // Only nodes that hold it can renew it: put it back where it was lost.
-            third.command_bytes(&[b"SET", b"a", lock.token().as_bytes(), b"PX", b"3000"]);
+            third.command_table(&[b"SET", b"a", lock.token().as_bytes(), b"PX", b"3000"]);
         }
         stop.store(true, Ordering::Relaxed);
     });

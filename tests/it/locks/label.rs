@@ -90,7 +90,7 @@ fn fields_of_later_versions_are_ignored_and_kept() {
         ]
         .concat();
         for server in &servers {
-            let bytes = |words: &[&[u8]]| server.command_bytes(words);
+            let bytes = |words: &[&[u8]]| server.command_table(words);
             bytes(&[b"FLUSHALL"]);
             bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
             bytes(&[b"SET", b"{a}:redlock:done", &done, b"PX", b"60000"]);
@@ -245,7 +245,7 @@ fn a_holder_with_several_labels_is_one_holder() {
     let redlock = unhurried_connected(&servers);
     for (server, label) in servers.iter().zip(["a", "b", ""]) {
         let value = [&[7; 20][..], b"\0redlock:12345", label.as_bytes()].concat();
-        server.command_bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
+        server.command_table(&[b"SET", b"a", &value, b"PX", b"60000"]);
     }
     let evaluated = || servers[0].calls("evalsha") + servers[0].calls("eval");
     let before = evaluated();

@@ -285,7 +285,7 @@ fn a_late_holder_marks_nothing_and_other_data_is_left_alone() {
     let redlock = connected(&servers);
     let lock = redlock.acquire("nightly", TTL).unwrap();
     // Another holder has it by now.
-    servers[0].command_bytes(&[b"SET", b"nightly", &[7; 20], b"PX", b"60000"]);
+    servers[0].command_table(&[b"SET", b"nightly", &[7; 20], b"PX", b"60000"]);
     assert!(matches!(
         lock.mark_done(PERIOD, Duration::ZERO),
         Err(Error::Lost(_))

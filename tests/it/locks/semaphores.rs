@@ -198,9 +198,9 @@ fn a_permit_that_is_prolonged_by_hand_ends_no_other_one() {
     let second = permit(&two);
     let members = server.command(&["ZRANGE", NAME, "-1", "-1"]);
     let last: Vec<Vec<u8>> = redis::from_redis_value(members).unwrap();
-    server.command_bytes(&[b"ZINCRBY", NAME.as_bytes(), b"3600000", &last[0]]);
+    server.command_table(&[b"ZINCRBY", NAME.as_bytes(), b"3600000", &last[0]]);
     assert!(two.try_acquire(TTL).unwrap().is_none());
-    server.command_bytes(&[b"ZADD", NAME.as_bytes(), b"inf", &last[0]]);
+    server.command_table(&[b"ZADD", NAME.as_bytes(), b"inf", &last[0]]);
     assert!(two.try_acquire(TTL).unwrap().is_none());
     first.extend(TTL).unwrap();
     first.release().unwrap();
@@ -216,7 +216,7 @@ fn an_extension_behind_an_end_that_is_no_time_prolongs_the_permit() {
         let mut first = one.try_acquire(ms(2000)).unwrap().unwrap();
         let members = server.command(&["ZRANGE", NAME, "0", "-1"]);
         let members: Vec<Vec<u8>> = redis::from_redis_value(members).unwrap();
-        server.command_bytes(&[b"ZADD", NAME.as_bytes(), end.as_bytes(), &members[0]]);
+        server.command_table(&[b"ZADD", NAME.as_bytes(), end.as_bytes(), &members[0]]);
         first.extend(ms(60_000)).unwrap();
         let left = server.command(&["PTTL", NAME]);
         let left: i64 = redis::from_redis_value(left).unwrap();

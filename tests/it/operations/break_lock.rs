@@ -103,7 +103,7 @@ fn what_is_no_lock_of_this_crate_is_never_deleted() {
     let (redlock, operator) = (connected(&servers), operator(&servers));
     let everywhere = |args: &[&[u8]]| {
         for server in &servers {
-            server.command_bytes(args);
+            server.command_table(args);
         }
     };
     let lock = take(&redlock, "a");

@@ -68,10 +68,10 @@ fn every_state_of_a_lock_is_seen_with_any_nodes_down() {
                 // Two holders in turn, neither of which has a majority.
                 let value = [if i % 2 == 0 { 1 } else { 2 }; 20];
                 if i != 2 && i != 4 {
-                    server.command_bytes(&[b"SET", b"blocked", &value, b"PX", b"60000"]);
+                    server.command_table(&[b"SET", b"blocked", &value, b"PX", b"60000"]);
                 }
                 server.command(&["HSET", "foreign", "a", "b"]);
-                server.command_bytes(&[b"SET", b"endless", &[3; 20]]);
+                server.command_table(&[b"SET", b"endless", &[3; 20]]);
             }
             let (killed, stopped) = (down / 2, down - down / 2);
             servers[..killed].iter_mut().for_each(Server::kill);
@@ -134,7 +134,7 @@ fn foreign_data_is_distinguished_from_a_lock_and_neither_changes() {
         server.command(&["SET", "short", "another library's", "PX", "60000"]);
         server.command(&["LPUSH", "list", "a"]);
         server.command(&["SET", "large", &"v".repeat(1 << 20)]);
-        server.command_bytes(&[
+        server.command_table(&[
             b"SET",
             b"named",
             &[&[1; 20][..], b"\0redlock:12345web-3:4711"].concat(),
@@ -142,7 +142,7 @@ fn foreign_data_is_distinguished_from_a_lock_and_neither_changes() {
             b"9000",
         ]);
         server.command(&["SET", "text", "postgres://admin:hunter2@db.internal/shop"]);
-        server.command_bytes(&[b"SET", b"new\r\nline \xFF", &[7; 20], b"PX", b"9000"]);
+        server.command_table(&[b"SET", b"new\r\nline \xFF", &[7; 20], b"PX", b"9000"]);
     }
     let before: Vec<Vec<String>> = servers.iter().map(keys_and_values).collect();
     assert_eq!(answers(&redlock, "short"), ["foreign"; 3]);

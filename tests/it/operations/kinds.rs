@@ -151,7 +151,7 @@ fn plant(server: &Server, name: &str, head: &str, token: u8, left: i64) {
     let time: Vec<i64> = redis::from_redis_value(server.command(&["TIME"])).unwrap();
     let end = (time[0] * 1000 + left).to_string();
     let member = [head.as_bytes(), &[token; 20]].concat();
-    server.command_bytes(&[b"ZADD", name.as_bytes(), end.as_bytes(), &member]);
+    server.command_table(&[b"ZADD", name.as_bytes(), end.as_bytes(), &member]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn many_of_a_thousand_readers_are_shown() {
     let time: Vec<i64> = redis::from_redis_value(servers[0].command(&["TIME"])).unwrap();
     let end = ((time[0] + 600) * 1000).to_string();
     let label = [&b"\0redlock:12345"[..], &[b'x'; 64]].concat();
-    servers[0].command_bytes(&[
+    servers[0].command_table(&[
         b"EVAL",
         script.as_bytes(),
         b"1",

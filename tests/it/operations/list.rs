@@ -28,9 +28,9 @@ fn every_lock_is_listed_with_its_holder_and_what_is_wrong_with_it() {
     eventually("it is on all nodes", || {
         servers.iter().all(|server| server.exists("held"))
     });
-    servers[1].command_bytes(&[b"SET", b"left", &[7; 20], b"PX", LONG]);
+    servers[1].command_table(&[b"SET", b"left", &[7; 20], b"PX", LONG]);
     for server in &servers {
-        server.command_bytes(&[b"SET", b"endless", &[8; 20]]);
+        server.command_table(&[b"SET", b"endless", &[8; 20]]);
         server.command(&["SET", "other", "data"]);
     }
     let listing = redlock.list(None).unwrap();
@@ -68,7 +68,7 @@ fn nodes_that_cannot_be_read_are_part_of_the_list() {
     let mut servers = Server::several(3);
     let redlock = redlock(&servers);
     for server in &servers {
-        server.command_bytes(&[b"SET", b"a", &[7; 20], b"PX", LONG]);
+        server.command_table(&[b"SET", b"a", &[7; 20], b"PX", LONG]);
     }
     servers[0].command(&["ACL", "SETUSER", "default", "-scan"]);
     let listing = redlock.list(None).unwrap();
@@ -103,8 +103,8 @@ fn keys_that_the_user_may_not_read_are_left_out() {
         server.command(&["SET", "bank:a", "another program's"]);
         server.command(&["HSET", "bank:b", "field", "value"]);
         server.command(&["ZADD", "bank:c", "1", "member"]);
-        server.command_bytes(&[b"SET", b"bank:d", &[7; 20], b"PX", LONG]);
-        server.command_bytes(&[b"SET", b"shop:a", &[7; 20], b"PX", LONG]);
+        server.command_table(&[b"SET", b"bank:d", &[7; 20], b"PX", LONG]);
+        server.command_table(&[b"SET", b"shop:a", &[7; 20], b"PX", LONG]);
     }
     let urls = servers
         .iter()

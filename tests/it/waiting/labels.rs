@@ -144,7 +144,7 @@ fn what_else_is_in_a_queue_is_counted_and_neither_shown_nor_in_the_way() {
             let too_long = [b"redlock:3f ", &[b'x'; 1_000_000][..]].concat();
             for member in odd.into_iter().chain(long.then_some(&too_long[..])) {
                 for server in &servers {
-                    server.command_bytes(&[b"ZADD", queue.as_bytes(), b"1", member]);
+                    server.command_table(&[b"ZADD", queue.as_bytes(), b"1", member]);
                 }
             }
             // By what is before the label: these are of four processes.

@@ -14,8 +14,8 @@ fn waiting() -> (Driver, Arc<Caller>) {
         &Options::default(),
         Observer::default(),
     ));
-    let waiter = submit(&mut driver.executor.state(), Op::ping());
-    (driver, waiter)
+    let caller = submit(&mut driver.executor.state(), Op::ping());
+    (driver, caller)
 }
 
 fn leads(turn: Option<Signal>) -> Option<Box<LeaderState>> {
@@ -49,12 +49,12 @@ fn fail_to_connect(driver: &Driver) {
 
 #[test]
 fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
-    let (driver, waiter) = waiting();
+    let (driver, caller) = waiting();
     let answered = Caller::new(None);
     assert!(driver.try_to_lead(&answered, true).is_none());
     assert!(driver.executor.is_lead_vacant());
-    assert!(leads(driver.try_to_lead(&waiter, true)).is_some());
-    assert!(driver.try_to_lead(&waiter, true).is_none());
+    assert!(leads(driver.try_to_lead(&caller, true)).is_some());
+    assert!(driver.try_to_lead(&caller, true).is_none());
     assert!(!driver.executor.is_lead_vacant());
 }
 
@@ -62,20 +62,20 @@ fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
 #[test]
 fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
     for awake in [true, false] {
-        let (driver, waiter) = waiting();
-        waiter.set_awake(awake);
+        let (driver, caller) = waiting();
+        caller.set_awake(awake);
         lead_and_end(&driver);
         assert_eq!(driver.executor.is_lead_vacant(), awake);
-        assert_eq!(leads(waiter.take_signal()).is_some(), !awake);
+        assert_eq!(leads(caller.take_signal()).is_some(), !awake);
         // The thread looks once more before it sleeps.
-        assert_eq!(leads(driver.wait_awake(&waiter)).is_some(), awake);
-        assert!(!waiter.is_awake() || awake);
+        assert_eq!(leads(driver.wait_awake(&caller)).is_some(), awake);
+        assert!(!caller.is_awake() || awake);
     }
 }
 
 #[test]
 fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
-    let (driver, waiter) = waiting();
+    let (driver, caller) = waiting();
     let leader = driver.executor.take_lead(&mut driver.executor.state());
     fail_to_connect(&driver);
     fail_to_connect(&driver);
@@ -83,7 +83,7 @@ fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
         .executor
         .leave_lead(&mut driver.executor.state(), leader.unwrap());
     lead_and_end(&driver);
-    assert!(matches!(waiter.take_signal(), Some(Signal::Answered(_))));
+    assert!(matches!(caller.take_signal(), Some(Signal::Answered(_))));
 }
 
 /// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.
@@ -112,15 +112,15 @@ fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_th
 /// A hand-off may fail. Then the thread sleeps in its queue, and is handed off another lock.
 #[test]
 fn a_thread_that_was_answered_awake_is_not_taken_for_awake_at_its_next_hand_off() {
-    let (driver, waiter) = waiting();
+    let (driver, caller) = waiting();
     for _ in 0..2 {
         fail_to_connect(&driver);
     }
-    drop(driver.run_handed_off(&waiter));
-    let submitter = Submitter::Waiter(waiter.clone());
+    drop(driver.run_handed_off(&caller));
+    let submitter = Submitter::Caller(caller.clone());
     let mut state = driver.executor.state();
     state.core.submit(Op::ping(), submitter, clock::instant());
     drop(state);
     lead_and_end(&driver);
-    assert!(leads(waiter.take_signal()).is_some(), "it would sleep on");
+    assert!(leads(caller.take_signal()).is_some(), "it would sleep on");
 }

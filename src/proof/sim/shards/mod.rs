@@ -9,7 +9,7 @@
 //! The decisions are made by the library's own values: the core of each lane (the connections to the masters of one slot), the
 //! calls, [`Redirect`](crate::protocol::cluster::redirect::Redirect),
 //! [`LaneSource`](crate::protocol::cluster::lane_choice::LaneSource),
-//! [`OwedReleases`](crate::protocol::cluster::owed_releases::OwedReleases),
+//! [`RedirectedReleases`](crate::protocol::cluster::redirected_releases::RedirectedReleases),
 //! [`ClusterMap`](crate::protocol::cluster::cluster_map::ClusterMap),
 //! [`AskedServers`](crate::protocol::cluster::asked_servers::AskedServers),
 //! [`Maps`](crate::protocol::cluster::cluster_answers::Maps) and

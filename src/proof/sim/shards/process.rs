@@ -12,8 +12,8 @@ use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::release::Release;
 use crate::protocol::cluster::cluster_map::ClusterMap;
 use crate::protocol::cluster::map_refreshes::Refreshes;
-use crate::protocol::cluster::owed_releases::{OwedRelease, OwedReleases};
 use crate::protocol::cluster::redirect::Redirect;
+use crate::protocol::cluster::redirected_releases::{RedirectedRelease, RedirectedReleases};
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::discovery::found_master::FoundMaster;
 use crate::protocol::node::node::Timeouts;
@@ -40,9 +40,9 @@ pub(super) struct Process {
     /// The lanes that are not closed, or of which a thread of the driver is left, in their order.
     pub(super) active: Vec<usize>,
     pub(super) threads: Vec<Thread>,
-    pub(super) owed: OwedReleases,
+    pub(super) owed: RedirectedReleases,
     /// The release that the thread has sent on, and on which lane; or when it looks again.
-    pub(super) sent: Option<(OwedRelease, usize)>,
+    pub(super) sent: Option<(RedirectedRelease, usize)>,
     pub(super) owed_at: u64,
     pub(super) wake_at: u64,
 }

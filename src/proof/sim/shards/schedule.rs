@@ -8,7 +8,7 @@ use super::servers::{Cluster, NAMES, SERVERS};
 use super::world::{Checks, Conditions, Count, Event, Locks, ShardWorld};
 use crate::protocol::cluster::cluster_map::ClusterMap;
 use crate::protocol::cluster::map_refreshes::Refreshes;
-use crate::protocol::cluster::owed_releases::OwedReleases;
+use crate::protocol::cluster::redirected_releases::RedirectedReleases;
 use crate::protocol::mutants::Promise;
 use crate::testing::store::{Value, members};
 use crate::values::clock;
@@ -104,7 +104,7 @@ impl ShardWorld {
             lanes: Vec::new(),
             active: Vec::new(),
             threads: (0..threads).map(|_| thread(&mut self.random)).collect(),
-            owed: OwedReleases::default(),
+            owed: RedirectedReleases::default(),
             sent: None,
             owed_at: 0,
             wake_at: u64::MAX,

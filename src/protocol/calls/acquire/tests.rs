@@ -30,7 +30,7 @@ fn call(request: AcquireRequest, now: Point) -> Acquire<u32> {
 /// The answer of three nodes, of which so many granted, and the others denied.
 fn denied(granted: usize, now: Point) -> Answer {
     let mut answer = fixtures::answer(Outcome::No, granted, now);
-    (granted..3).for_each(|node| answer.tally.refuse(node));
+    (granted..3).for_each(|node| answer.tally.deny(node));
     answer
 }
 

@@ -5,8 +5,8 @@ use crate::errors::lock_error::LostReason;
 use crate::errors::node_errors::NodeErrors;
 use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, later};
 use crate::protocol::calls::process_services::one_thread::OneThread;
+use crate::protocol::commands::action::Action;
 use crate::protocol::commands::lock_info::LockInfo;
-use crate::protocol::commands::script::Action;
 use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::{Deadline, NodeSet};
 
@@ -35,7 +35,7 @@ fn granted(now: Point) -> Answer {
 fn denied(name: Option<usize>, now: Point) -> Answer {
     let mut answer = fixtures::answer(Outcome::No, 0, now);
     for node in 0..2 {
-        answer.tally.refuse(node);
+        answer.tally.deny(node);
         answer.remarks.make().lock_infos.push(LockInfo {
             holder: Some(7),
             left: Some(10_000 * MS),
@@ -95,7 +95,7 @@ fn what_was_learnt_of_a_claim_goes_with_it() {
                 let mut answer = granted(now);
                 if what == "extend c" {
                     answer.tally = fixtures::answer(Outcome::No, 2, now).tally;
-                    answer.tally.refuse(2);
+                    answer.tally.deny(2);
                     // d is released meanwhile.
                     d_is_free = true;
                     let d = Arc::from(&b"d"[..]);

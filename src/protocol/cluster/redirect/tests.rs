@@ -272,7 +272,7 @@ fn a_torn_operation_is_sent_again_with_the_locks_key_alone() {
         let again = redirect.next(&answer("TRYAGAIN", now), now);
         assert!(matches!(again, NextHop::Nowhere));
         let mut last = Answer::none(now);
-        last.tally.refuse(0);
+        last.tally.deny(0);
         redirect.complete(&mut last);
         let infos = usize::from(matches!(op.action, Action::Acquire(_)));
         assert_eq!(last.remarks.lock_infos.len(), infos);

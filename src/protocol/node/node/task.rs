@@ -69,9 +69,9 @@ impl Node {
     ) -> NodeTask {
         let retry_at = self.reconnect.at.unwrap_or(now);
         if let Some(closing) = closed {
-            let again = closing.tries_again && retry_at < closing.end();
+            let again = closing.tries_again && self.was_connected() && retry_at < closing.end();
             let is_over = self.reconnect.tried_last && !again;
-            if !self.has_last_releases() || is_over {
+            if !self.has_releases() || is_over {
                 return NodeTask::Stop;
             }
         }

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::node::{Closing, Node};
+use crate::protocol::node::node::Node;
 use crate::protocol::node::read_order::SLICE;
 use crate::protocol::node::wire::IDLE;
 use crate::protocol::quorum::core::Core;
@@ -241,8 +241,7 @@ impl<W> Core<W> {
         if !owed.is_empty() {
             return self.send(owed, now);
         }
-        let until = self.closing.map(Closing::end);
-        let Some(until) = until.filter(|until| now < *until) else {
+        let Some(until) = self.closes_until().filter(|until| now < *until) else {
             return match self.starts_confirmer(ThreadRole::Leader) {
                 true => ThreadStep::StartConfirmer,
                 false => ThreadStep::Finished,
@@ -260,6 +259,19 @@ impl<W> Core<W> {
             },
             (false, _) => self.recv(pending, until, now),
         }
+    }
+
+    /// When closing ends. A node that has never been connected has no more than one node timeout: only a lock of another
+    /// process, which was resumed, may be there.
+    fn closes_until(&self) -> Option<Instant> {
+        let closing = self.closing?;
+        let waits = |node: &Node| {
+            node.was_connected() && (node.has_unfinished() || node.wire().pending() > 0)
+        };
+        Some(match self.nodes.iter().any(waits) {
+            true => closing.end(),
+            false => closing.end().min(closing.at + self.timeouts.node),
+        })
     }
 
     /// Whether a thread must be started that confirms releases, and resends commands that were refused for now. If so,

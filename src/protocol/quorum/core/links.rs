@@ -200,7 +200,7 @@ impl<W> Core<W> {
         if let Link::Draining | Link::Quarantined = was {
             return self.tried(node_index, cause, now);
         }
-        // When the nodes are closed there is one more try, and no time for a pause.
+        // When the nodes are closed, the next try begins at once.
         if useless_again && self.closing.is_none() {
             let retry_at = self.nodes[node_index].retry_at(&mut self.rng, now);
             self.nodes[node_index].pause_until(retry_at);

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use crate::errors::cause::Cause;
 use crate::errors::server_error::Meaning;
+use crate::protocol::commands::action::{Action, Notify};
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::commands::script::{Action, Notify};
-use crate::protocol::commands::vote::{NOTIFIED, Refusal, Vote};
+use crate::protocol::commands::vote::{Denial, NOTIFIED, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::{Debt, Redirected};
 use crate::protocol::node::pending::{Awaited, ReplyClass, SentCommand};
@@ -282,7 +282,7 @@ impl<W> Core<W> {
         {
             operation.grants_without_vote(node, number);
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
-                true => Vote::Refused(Refusal::Unknown),
+                true => Vote::Denied(Denial::Unknown),
                 false => Vote::Failed {
                     cause,
                     later: false,

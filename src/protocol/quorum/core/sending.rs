@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use crate::protocol::commands::script::Action;
+use crate::protocol::commands::action::Action;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::outgoing::{Outgoing, Output};
 use crate::protocol::node::pending::{Awaited, OperationId, Pending, SentCommand};

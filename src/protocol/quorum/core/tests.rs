@@ -11,7 +11,7 @@ mod slots;
 
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
-use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::commands::action::{Key, Notify};
 use crate::protocol::mutants::set_mutant;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node_events::NodeEvent;
@@ -115,7 +115,8 @@ impl World {
     }
 
     fn close(&mut self) {
-        self.core.close(Closing::new(self.now, self.core.timeouts.node));
+        self.core
+            .close(Closing::new(self.now, self.core.timeouts.node));
     }
 
     fn output_to(&mut self, node: usize) {

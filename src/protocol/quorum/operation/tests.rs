@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
+use crate::protocol::commands::action::Notify;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::script::Notify;
 use crate::protocol::node::restart_guard::VotesFrom;
 use crate::protocol::node::standing::{SitsOut, Why};
 use crate::protocol::quorum::op::NamedServer;
@@ -151,11 +151,11 @@ fn a_refusal_counts_as_no_unless_the_end_of_a_lock_was_sent_before() {
         if may_be_done {
             operation.op.may_be_done.add(1);
         }
-        operation.vote(1, Vote::Refused(Refusal::Unknown));
+        operation.vote(1, Vote::Denied(Denial::Unknown));
         let tally = operation.votes.tally;
         let one_of = |is: bool| if is { of(&[1]) } else { NodeSet::EMPTY };
         assert_eq!(
-            (tally.refused, tally.failed),
+            (tally.denied, tally.failed),
             (one_of(!failed), one_of(failed))
         );
         assert!(operation.has_votes() && tally.granted.is_empty());
@@ -174,7 +174,7 @@ fn the_first_grant_of_a_slot_by_a_node_counts() {
     let kind = &operation.op.key.kind;
     assert_eq!(operation.votes.by_node.counted(kind), Some(2));
     assert_eq!(operation.tally().granted, of(&[0, 1]));
-    assert_eq!(operation.tally().refused, of(&[2]));
+    assert_eq!(operation.tally().denied, of(&[2]));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::protocol::commands::action::Key;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::kind_votes::without_strays;
-use crate::protocol::commands::script::Key;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::read_order::SLICE;
@@ -78,7 +78,7 @@ impl<W> Operation<W> {
         if !absent.is_empty() {
             for node in absent.iter() {
                 if mutant(Mutant::NoWithoutQuorum) {
-                    tally.refuse(node);
+                    tally.deny(node);
                 }
                 tally.fail(node);
             }
@@ -141,7 +141,7 @@ impl<W> Operation<W> {
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     pub(crate) fn undo(&self) -> (NodeSet, Key) {
-        let without = self.votes.tally.refused.or(self.votes.redirected());
+        let without = self.votes.tally.denied.or(self.votes.redirected());
         let mut undo = self.sent_to.without(without);
         if mutant(Mutant::UndoOnlyGranted) {
             undo = self.votes.tally.granted;

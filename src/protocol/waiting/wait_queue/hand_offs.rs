@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::commands::action::{Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::subscriptions::KEPT_IDLE;

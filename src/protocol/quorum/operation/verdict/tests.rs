@@ -6,8 +6,8 @@ use super::*;
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::redirection::Redirection;
 use crate::proof::fixtures::{MS, key, ttl};
-use crate::protocol::commands::script::{Action, Notify};
-use crate::protocol::commands::vote::{Refusal, Vote};
+use crate::protocol::commands::action::{Action, Notify};
+use crate::protocol::commands::vote::{Denial, Vote};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::Phase;
 use crate::protocol::quorum::operation::tests::view;
@@ -41,7 +41,7 @@ fn count(operation: &mut Operation<()>, answers: &str) {
                 continue;
             }
             '-' => {
-                operation.vote(node, Vote::Refused(Refusal::Unknown));
+                operation.vote(node, Vote::Denied(Denial::Unknown));
                 continue;
             }
             '>' => Cause::Redirected(
@@ -305,9 +305,11 @@ fn a_slot_that_a_node_grants_after_it_was_given_up_is_released_there() {
         operation.vote(2, Vote::Granted(2));
         let tally = operation.tally();
         assert_eq!((tally.granted, tally.failed), (of(&[0, 2]), of(&[1])));
-        let released: Vec<_> = operation.stray_releases();
-        let released = released.into_iter().map(|(node, key)| (node, key.kind));
-        assert_eq!(released.collect::<Vec<_>>(), Vec::from_iter(expected));
+        let released = operation.stray_releases().into_iter();
+        let released: Vec<_> = released
+            .map(|(node, key)| (node, key.kind.clone()))
+            .collect();
+        assert_eq!(released, Vec::from_iter(expected));
     }
 }
 

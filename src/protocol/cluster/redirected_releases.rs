@@ -22,8 +22,8 @@ const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
 const REPEATED: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
-pub(crate) struct OwedReleases {
-    queue: VecDeque<OwedRelease>,
+pub(crate) struct RedirectedReleases {
+    queue: VecDeque<RedirectedRelease>,
     /// When the last `Redlock` was dropped. Some `Lock`s may still be alive.
     closed_at: Option<Instant>,
     /// When the last release was added.
@@ -34,7 +34,7 @@ pub(crate) struct OwedReleases {
     sent: NodeSet,
 }
 
-pub(crate) struct OwedRelease {
+pub(crate) struct RedirectedRelease {
     pub(crate) node: usize,
     /// The operation that is sent next, and to which server of the node. `None`: to the owner of the key's slot.
     pub(crate) op: Op,
@@ -45,7 +45,7 @@ pub(crate) struct OwedRelease {
     due: Instant,
 }
 
-impl OwedRelease {
+impl RedirectedRelease {
     pub(crate) fn slot(&self) -> u16 {
         self.redirect.slot()
     }
@@ -55,14 +55,14 @@ impl OwedRelease {
 // Made once for each release.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum OwedTask {
-    /// Sends this one, and passes the answer to [`OwedReleases::answered`].
-    Send(OwedRelease),
+    /// Sends this one, and passes the answer to [`RedirectedReleases::answered`].
+    Send(RedirectedRelease),
     Wait(Instant),
     /// Ends: the next release starts another thread.
     End,
 }
 
-impl OwedReleases {
+impl RedirectedReleases {
     /// Adds a release of a node, whose key is in this slot. `answer`: of the server that was owed the release and did not
     /// have the key.
     pub(crate) fn add(
@@ -79,7 +79,7 @@ impl OwedReleases {
             Some(Hint::Moved(_, to)) => (Some(to.clone()), PAUSE),
             Some(_) => (None, REPEATED),
         };
-        self.queue.push_back(OwedRelease {
+        self.queue.push_back(RedirectedRelease {
             node,
             op: redirect.op(),
             to: None,
@@ -152,9 +152,9 @@ impl OwedReleases {
     /// Handles the answer to a release. `is_there`: whether another one, of the same node, goes to the same server.
     pub(crate) fn answered(
         &mut self,
-        mut release: OwedRelease,
+        mut release: RedirectedRelease,
         answer: &Answer,
-        is_there: impl Fn(&OwedRelease) -> bool,
+        is_there: impl Fn(&RedirectedRelease) -> bool,
         now: Instant,
     ) {
         self.sent.remove(release.node);
@@ -199,8 +199,8 @@ mod tests {
     const SLOT: u16 = 17;
 
     /// A queue with one release for each of these nodes, of a lock of this name.
-    fn owing(all: &[(usize, &str)], now: Instant) -> OwedReleases {
-        let mut owed = OwedReleases::default();
+    fn owing(all: &[(usize, &str)], now: Instant) -> RedirectedReleases {
+        let mut owed = RedirectedReleases::default();
         for (node, name) in all {
             let debt = Debt::release(key(name.as_bytes()));
             owed.add((*node, debt), SLOT, None, now);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     /// The next release, which must be due then.
-    fn sent(owed: &mut OwedReleases, due: Instant) -> OwedRelease {
+    fn sent(owed: &mut RedirectedReleases, due: Instant) -> RedirectedRelease {
         if let OwedTask::Wait(until) = owed.next(due - MS) {
             assert_eq!(until, due);
         }
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    fn is_at_end(owed: &mut OwedReleases, now: Instant) -> bool {
+    fn is_at_end(owed: &mut RedirectedReleases, now: Instant) -> bool {
         matches!(owed.next(now), OwedTask::End)
     }
 
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn one_thread_at_a_time_sends_releases_on() {
         let now = clock::instant();
-        assert!(!OwedReleases::default().starts());
+        assert!(!RedirectedReleases::default().starts());
         let mut owed = owing(&[(0, "a")], now);
         assert!(owed.starts());
         assert!(owed.is_running());
@@ -282,7 +282,7 @@ mod tests {
         owed.close(now);
         let (mut release, mut due) = (sent(&mut owed, now), now);
         // Behind the others, which are due now.
-        let others: Vec<OwedRelease> = owed.queue.drain(..).collect();
+        let others: Vec<RedirectedRelease> = owed.queue.drain(..).collect();
         for pause in [Duration::ZERO, PAUSE, 2 * PAUSE] {
             owed.answered(release, &failed(0, "silent", due), |_| true, due);
             due += pause;
@@ -290,7 +290,7 @@ mod tests {
         }
         owed.queue.extend(others);
         let late = now + AFTER_CLOSE;
-        let is_there = |release: &OwedRelease| *release.op.key.resource == *b"here";
+        let is_there = |release: &RedirectedRelease| *release.op.key.resource == *b"here";
         owed.answered(release, &failed(0, "silent", late), is_there, late);
         let left = owed
             .queue
@@ -322,7 +322,7 @@ mod tests {
             ("ASK 17 h:2", None, REPEATED),
             ("TRYAGAIN", None, REPEATED),
         ] {
-            let mut owed = OwedReleases::default();
+            let mut owed = RedirectedReleases::default();
             let redirection = Redirection::of(answer, &"h:1".into());
             let debt = Debt::release(key(b"a"));
             owed.add((0, debt), SLOT, redirection.as_ref(), now);
@@ -343,10 +343,11 @@ mod tests {
     fn a_release_that_is_added_long_after_the_close_has_all_its_time() {
         let now = clock::instant();
         let late = now + LONGEST_AFTER_CLOSE;
-        let mut owed = OwedReleases::default();
+        let mut owed = RedirectedReleases::default();
         owed.close(now);
-        let add =
-            |owed: &mut OwedReleases| owed.add((0, Debt::release(key(b"a"))), SLOT, None, late);
+        let add = |owed: &mut RedirectedReleases| {
+            owed.add((0, Debt::release(key(b"a"))), SLOT, None, late)
+        };
         add(&mut owed);
         sent(&mut owed, late);
         add(&mut owed);

@@ -188,9 +188,9 @@ fn votes(action: &Action, kind: &Kind) -> String {
     for reply in replies {
         match action.vote(&key, reply) {
             Vote::Granted(number) => writeln!(all, "granted {number}"),
-            Vote::Refused(Refusal::Unknown) => writeln!(all, "refused"),
-            Vote::Refused(Refusal::Held(info)) => writeln!(all, "held {info:?}"),
-            Vote::Refused(Refusal::Instead(instead)) => writeln!(all, "{instead:?}"),
+            Vote::Denied(Denial::Unknown) => writeln!(all, "refused"),
+            Vote::Denied(Denial::Held(info)) => writeln!(all, "held {info:?}"),
+            Vote::Denied(Denial::Instead(instead)) => writeln!(all, "{instead:?}"),
             Vote::OtherUse(other) => writeln!(all, "{other:?}"),
             Vote::Failed { cause, later } => writeln!(all, "failed {cause} {later}"),
             Vote::Sever(cause) => writeln!(all, "sever {cause}"),

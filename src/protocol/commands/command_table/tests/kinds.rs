@@ -303,8 +303,8 @@ fn what_no_script_answers_is_no_vote() {
     let (read, both, two) = (&Kind::Read { waited: 0 }, &both(), &permit(2, None));
     let vote = |kind: &Kind, action: &Action, reply| match action.vote(&key(kind), reply) {
         Vote::Granted(number) => format!("+{number}"),
-        Vote::Refused(Refusal::Instead(instead)) => format!("{instead:?}"),
-        Vote::Refused(_) => "no".into(),
+        Vote::Denied(Denial::Instead(instead)) => format!("{instead:?}"),
+        Vote::Denied(_) => "no".into(),
         Vote::OtherUse(other) => format!("{other:?}"),
         Vote::Sever(Cause::Garbage(_)) => "garbage".into(),
         Vote::Failed { .. } | Vote::Sever(_) => "another".into(),

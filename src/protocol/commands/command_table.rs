@@ -7,15 +7,15 @@ use Arg::{Bytes, Number};
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::Meaning;
+use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
 use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::commands::kind::{Form, Kind, KindCommands, MAX_PERMITS};
 use crate::protocol::commands::lock_info::LockInfo;
 use crate::protocol::commands::node_queue::{self, Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
-use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::{ACQUIRE_IN_ORDER, DONE, Script};
-use crate::protocol::commands::vote::{NOTIFIED, OtherUse, Refusal, Vote};
+use crate::protocol::commands::vote::{Denial, NOTIFIED, OtherUse, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::values::arithmetic::Ttl;
 use crate::values::prefix::Prefix;
@@ -129,7 +129,7 @@ impl Action {
             Reply::Bulk(_) if self.acquires_for().is_some() => {
                 let tells = !key.kind.is_plain() || !matches!(self, Action::Acquire(_));
                 let info = LockInfo::parse(&reply).filter(|_| tells);
-                info.map(|info| Vote::Refused(Refusal::Held(info)))
+                info.map(|info| Vote::Denied(Denial::Held(info)))
             }
             Reply::Other if *self == Action::Ping => Some(Vote::Granted(0)),
             _ if key.kind.is_plain() => self.vote_without_script(&reply),
@@ -161,9 +161,7 @@ impl Action {
             (Ok(1..), Action::Extend(..) | Action::Shorten(_)) if plain => Some(Vote::Granted(0)),
             (Ok(granted @ 1..), _) => Some(Vote::Granted(granted)),
             _ if acquires => OtherUse::of(number).map(Vote::OtherUse),
-            (Ok(_), Action::Repair(_) | Action::Dequeue(..)) => {
-                Some(Vote::Refused(Refusal::Unknown))
-            }
+            (Ok(_), Action::Repair(_) | Action::Dequeue(..)) => Some(Vote::Denied(Denial::Unknown)),
             (Err(_), Action::Repair(_) | Action::Dequeue(..)) => None,
             _ => Vote::not_held(number),
         }
@@ -178,9 +176,9 @@ impl Action {
             (_, Reply::Okay) => Some(Vote::Granted(0)),
             // Without scripts a node reports nothing about the holder.
             (Action::AcquireOrEnqueue(..), Reply::Nil) => {
-                Some(Vote::Refused(Refusal::Held(LockInfo::default())))
+                Some(Vote::Denied(Denial::Held(LockInfo::default())))
             }
-            (_, Reply::Nil) => Some(Vote::Refused(Refusal::Unknown)),
+            (_, Reply::Nil) => Some(Vote::Denied(Denial::Unknown)),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// it once more. A script of others may keep one busy for seconds, and users are changed. (Nodes that are away have one try
 /// to connect: nothing shows that they will be back, and a dead node does not hold up a script.)
 const LONGER: Duration = Duration::from_secs(10);
-/// The time for nodes that the end was confirmed without. (One that was away for all of the run has nothing of it, and is not
-/// waited for.)
+/// The time for nodes that the end was confirmed without, if they were connected in this run and refuse it or are down.
 const REST: Duration = Duration::from_secs(2);
+/// Between two looks at signals meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 /// The time that the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -63,7 +64,7 @@ pub(crate) fn give_up(
     match result {
         Ok(()) => {
             let time = asked.map_or(REST, |_| LAST).min(left);
-            close_within(redlock, time);
+            close(redlock, time, signals);
             end
         }
         Err(Error::Lost(lost)) => {
@@ -73,6 +74,30 @@ pub(crate) fn give_up(
         Err(error) => {
             locked(&format_args!("{trouble}: {error}"));
             end
+        }
+    }
+}
+
+/// Gives nodes that the end was confirmed without this time, until a signal asks us to end.
+fn close(redlock: &Redlock, time: Duration, signals: &Receiver<i32>) {
+    let (done, closed) = channel();
+    let redlock = redlock.clone();
+    let closes = move || {
+        close_within(&redlock, time);
+        let _ = done.send(());
+    };
+    // Without a thread, the last drop of the client closes it.
+    if thread::Builder::new()
+        .name("redlock-end".into())
+        .spawn(closes)
+        .is_err()
+    {
+        return;
+    }
+    while let Err(RecvTimeoutError::Timeout) = closed.recv_timeout(LOOK) {
+        processes::reap_orphans(&[]);
+        if signals.try_iter().any(asks_to_end) {
+            return;
         }
     }
 }

@@ -20,7 +20,7 @@ fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
         match Action::Ping.vote(&crate::proof::fixtures::key(b"a"), reply) {
             Vote::Granted(_) => "yes",
             Vote::Failed { later, .. } if later => "not now",
-            Vote::Failed { .. } | Vote::Refused(_) | Vote::OtherUse(_) => "no",
+            Vote::Failed { .. } | Vote::Denied(_) | Vote::OtherUse(_) => "no",
             Vote::Sever(_) => "of no use",
         }
     };
