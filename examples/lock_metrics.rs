@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use redlock_sync::{Ending, Error, Event, LostReason};
 
-use super::series::{Family, Series, SeriesKind};
+use super::series::{MetricFamily, Series, SeriesKind};
 
 /// From a round trip on one machine to a long wait.
 const SECONDS: &[f64] = &[
@@ -26,7 +26,7 @@ const SECONDS: &[f64] = &[
 const PARTS_OF_TTL: &[f64] = &[0.05, 0.1, 0.2, 0.33, 0.5, 0.6, 0.67, 0.8, 0.9, 1.0];
 
 #[rustfmt::skip]
-const FAMILIES: &[Family] = &[
+const FAMILIES: &[MetricFamily] = &[
     ("redlock_build_info", SeriesKind::Gauge, "The version of this program"),
     ("redlock_acquire_duration_seconds", SeriesKind::Histogram(SECONDS), "How long calls that acquire took"),
     ("redlock_acquire_attempts_total", SeriesKind::Counter, "Attempts of calls that acquire"),

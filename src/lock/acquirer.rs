@@ -30,7 +30,7 @@ pub(crate) struct Acquirer<'a> {
     options: &'a Options,
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
-    acquire: Claiming<Arc<Caller>>,
+    call: Claiming<Arc<Caller>>,
     /// The lane over which the last lock or claim was acquired, and those of the claims before it, each with its token: the
     /// end of each goes behind its acquire. (Without claims nothing is allocated.)
     over: Option<(Token, Arc<Lane>)>,
@@ -68,7 +68,7 @@ impl<'a> Acquirer<'a> {
             options,
             resource,
             ttl,
-            acquire: Claiming::new(
+            call: Claiming::new(
                 resource.clone(),
                 request,
                 executor.places().len(),
@@ -87,7 +87,7 @@ impl<'a> Acquirer<'a> {
         let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
             let mut waiting = &*self.route.waiting_threads;
-            now = match self.acquire.next(&mut waiting, now) {
+            now = match self.call.next(&mut waiting, now) {
                 Step::Try(op) => {
                     let token = op.key.token;
                     let (answer, over) = self.route.acquire(op);
@@ -102,7 +102,7 @@ impl<'a> Acquirer<'a> {
                 }
                 Step::Run(op) => {
                     let (answer, now) = (self.route.run(op), Point::now());
-                    self.acquire.answered(answer, &mut waiting, now);
+                    self.call.answered(answer, &mut waiting, now);
                     now
                 }
                 Step::Park(until) => {
@@ -122,7 +122,7 @@ impl<'a> Acquirer<'a> {
                         return Err(Error::cancelled(self.resource));
                     }
                     if !goes_on {
-                        self.acquire.cancel(&mut waiting);
+                        self.call.cancel(&mut waiting);
                     }
                     Point::now()
                 }
@@ -153,7 +153,7 @@ impl<'a> Acquirer<'a> {
     fn tried(&mut self, answer: Answer) -> Point {
         let now = Point::now();
         self.report(&answer, now);
-        self.acquire
+        self.call
             .answered(answer, &mut &*self.route.waiting_threads, now);
         now
     }
@@ -171,18 +171,18 @@ impl<'a> Acquirer<'a> {
         let tally = answer.tally;
         say!(
             debug,
-            lock:% = Unquoted(self.acquire.resource()),
+            lock:% = Unquoted(self.call.resource()),
             verdict = verdict,
             yes = tally.granted.len(),
             no = tally.denied.len(),
             failed = tally.failed.len(),
-            ms = millis(self.acquire.took(now));
+            ms = millis(self.call.took(now));
             "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
-            Shown(self.acquire.resource()),
+            Shown(self.call.resource()),
             tally.granted.len(),
             tally.denied.len(),
             tally.failed.len(),
-            human(self.acquire.took(now)),
+            human(self.call.took(now)),
         );
     }
 
@@ -203,7 +203,7 @@ impl<'a> Acquirer<'a> {
             Ended::Cancelled => Error::cancelled(self.resource),
             Ended::Error(error) => error,
             Ended::InOtherUse(node, other, names) => Error::OtherKind(OtherKind {
-                resource: self.acquire.resource().clone(),
+                resource: self.call.resource().clone(),
                 names,
                 found: other.text(),
                 node: self.route.driver.executor().name(node).into(),
@@ -212,7 +212,7 @@ impl<'a> Acquirer<'a> {
     }
 
     pub(crate) fn attempts(&self) -> u32 {
-        self.acquire.attempts()
+        self.call.attempts()
     }
 
     pub(crate) fn resource(&self) -> &[u8] {
@@ -223,8 +223,8 @@ impl<'a> Acquirer<'a> {
 impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
-        if self.acquire.is_in_queue() && self.route.is_ours() {
-            self.acquire.cancel(&mut &*self.route.waiting_threads);
+        if self.call.is_in_queue() && self.route.is_ours() {
+            self.call.cancel(&mut &*self.route.waiting_threads);
             drop(self.run(&mut || false));
         }
     }

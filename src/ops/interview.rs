@@ -152,7 +152,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
     // A shorter ttl, so that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
-    let means = find_means(query)?;
+    let dialect = find_means(query)?;
     let steps = [
         (
             if key.kind.is_plain() {
@@ -165,24 +165,24 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<T
         ("the extension", Action::Extend(ttl, ttl)),
         ("the release", Action::Release(Notify::None)),
     ];
-    let ask = |query: &mut Query, means: Dialect| {
+    let ask = |query: &mut Query, dialect: Dialect| {
         let mut bytes = Vec::new();
         for (_, action) in &steps {
-            action.pack(key, prefix, means, &mut bytes);
+            action.pack(key, prefix, dialect, &mut bytes);
         }
         query.ask::<3>(&bytes)
     };
-    let mut replies = ask(query, means)?;
+    let mut replies = ask(query, dialect)?;
     if let Some(Reply::Error(text)) = replies.first()
         && refuses_companions(text)
         && !key.kind.is_plain()
     {
         // The lock is as good without the keys beside it, as an acquire finds, too.
-        let means = Dialect {
+        let dialect = Dialect {
             beside: Beside::None,
-            ..means
+            ..dialect
         };
-        replies = ask(query, means)?;
+        replies = ask(query, dialect)?;
     }
     // A refusal whatever the name is takes precedence over a refusal of the name.
     let mut name = None;
@@ -231,7 +231,7 @@ fn find_means(query: &mut Query) -> Result<Dialect, Cause> {
         }
     }
     match Dialect::with_scripts(loaded, trials) {
-        Ok(means) => Ok(means),
+        Ok(dialect) => Ok(dialect),
         Err(refused) => {
             let replies = query.ask::<2>(&dialect::native_trials())?;
             Ok(Dialect::without_scripts(&refused, &replies).unwrap_or_default())

@@ -197,8 +197,8 @@ impl Conversation {
                 return Err(refused);
             }
         }
-        let (means, mut handshake, look) = replies.end();
-        handshake.dialect = means.or_else(|refused| self.without_scripts(&refused))?;
+        let (dialect, mut handshake, look) = replies.end();
+        handshake.dialect = dialect.or_else(|refused| self.without_scripts(&refused))?;
         if handshake.dialect.scripts == Scripts::OnlyByHash {
             // Otherwise each is loaded with its first call, which has its text.
             let mut bytes = Vec::new();

@@ -300,10 +300,10 @@ impl<'a> SetUpReplies<'a> {
     /// How the server takes commands, or why it runs no scripts; what it has reported; the replies to the first look.
     pub(super) fn end(self) -> (Result<Dialect, String>, Handshake, Vec<Reply>) {
         let has_trials = self.set_up.before_trials < self.set_up.commands.len();
-        let means = match has_trials {
+        let dialect = match has_trials {
             true => Dialect::with_scripts(self.loaded == SCRIPTS.len(), self.trials),
             false => Ok(Dialect::default()),
         };
-        (means, self.handshake, self.look)
+        (dialect, self.handshake, self.look)
     }
 }

@@ -31,7 +31,7 @@ use crate::values::clock::Point;
 /// `W`: a thread that waits.
 pub(crate) struct Claiming<W> {
     /// The call for all names, or for one of them.
-    call: Acquire<W>,
+    acquire: Acquire<W>,
     /// Set if there are several names, and time to wait.
     plan: Option<Box<ClaimPlan>>,
 }
@@ -135,24 +135,24 @@ impl<W: Clone> Claiming<W> {
             _ => None,
         };
         Claiming {
-            call: Acquire::new(resource, request, nodes, node_timeout, now),
+            acquire: Acquire::new(resource, request, nodes, node_timeout, now),
             plan,
         }
     }
 
     pub(crate) fn attempts(&self) -> u32 {
         let before = self.plan.as_ref().map_or(0, |plan| plan.attempts);
-        before.saturating_add(self.call.attempts())
+        before.saturating_add(self.acquire.attempts())
     }
 
     /// How long the current try has taken.
     pub(crate) fn took(&self, now: Point) -> Duration {
-        self.call.took(now)
+        self.acquire.took(now)
     }
 
     /// The name that the call acquires: the one that it claims, or the first of all.
     pub(crate) fn resource(&self) -> &Arc<[u8]> {
-        self.call.resource()
+        self.acquire.resource()
     }
 
     pub(crate) fn next(
@@ -161,7 +161,7 @@ impl<W: Clone> Claiming<W> {
         now: Point,
     ) -> Step<W> {
         let Some(plan) = &mut self.plan else {
-            return self.call.next(process, now);
+            return self.acquire.next(process, now);
         };
         loop {
             if let Some(claim) = plan.dropped.pop() {
@@ -178,20 +178,20 @@ impl<W: Clone> Claiming<W> {
             }
             // A later call need not have asked the nodes: the first one has. A call that has asked returns why it
             // failed.
-            let is_idle = self.call.attempts() == 0 && self.call.waits();
+            let is_idle = self.acquire.attempts() == 0 && self.acquire.waits();
             if plan.attempts > 0 && is_idle && plan.end_of_wait(now).is_some() {
-                self.call.cancel(process);
+                self.acquire.cancel(process);
             }
-            match self.call.next(process, now) {
+            match self.acquire.next(process, now) {
                 Step::Park(until) => match plan.parks(until, now) {
                     Parks::Until(until) => return Step::Park(until),
                     Parks::Extends(op) => return Step::Run(op),
-                    Parks::Leaves => self.call.cancel(process),
+                    Parks::Leaves => self.acquire.cancel(process),
                 },
                 Step::Done(result) => {
-                    plan.attempts = plan.attempts.saturating_add(self.call.attempts());
+                    plan.attempts = plan.attempts.saturating_add(self.acquire.attempts());
                     match plan.ended(result, process, now) {
-                        ClaimOutcome::On(call) => (self.call, plan.begins) = (call, true),
+                        ClaimOutcome::On(call) => (self.acquire, plan.begins) = (call, true),
                         ClaimOutcome::Ends(result) => plan.finish(result),
                     }
                 }
@@ -217,7 +217,7 @@ impl<W: Clone> Claiming<W> {
                 None => plan.learn(&answer),
             }
         }
-        self.call.answered(answer, process, now);
+        self.acquire.answered(answer, process, now);
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
@@ -225,13 +225,13 @@ impl<W: Clone> Claiming<W> {
         if let Some(plan) = &mut self.plan {
             plan.is_cancelled = true;
         }
-        self.call.cancel(process);
+        self.acquire.cancel(process);
     }
 
     /// Whether anything is left to do, should the thread end here.
     pub(crate) fn is_in_queue(&self) -> bool {
         let claims = |plan: &ClaimPlan| !plan.claims.is_empty() || !plan.dropped.is_empty();
-        self.call.is_in_queue() || self.plan.as_deref().is_some_and(claims)
+        self.acquire.is_in_queue() || self.plan.as_deref().is_some_and(claims)
     }
 }
 
@@ -471,20 +471,20 @@ mod tests;
 #[cfg(test)]
 impl<W: Clone> Claiming<W> {
     pub(crate) fn place(&self) -> Option<u64> {
-        self.call.place()
+        self.acquire.place()
     }
 
     pub(crate) fn is_first_try(&self) -> bool {
-        self.call.is_first_try()
+        self.acquire.is_first_try()
     }
 
     pub(crate) fn is_between_tries(&self) -> bool {
-        self.call.is_between_tries()
+        self.acquire.is_between_tries()
     }
 
     /// The queue of the process in which the call waits.
     pub(crate) fn line(&self) -> &Arc<[u8]> {
-        self.call.line()
+        self.acquire.line()
     }
 
     /// The names that the call holds while it waits.

@@ -235,9 +235,9 @@ mod tests {
     const NO_KEY: &str = "NOPERM No permissions to access a key";
     const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-    fn learn(means: &mut Dialect, error: &str, named: bool, name: &str) -> bool {
+    fn learn(dialect: &mut Dialect, error: &str, named: bool, name: &str) -> bool {
         let name = Arc::from(name.as_bytes());
-        means.learn(
+        dialect.learn(
             error,
             named,
             (&name, None),
@@ -268,9 +268,9 @@ mod tests {
             // Such a server is not a Redis Cluster.
             (CROSSSLOT, true, "a", by_hash(Beside::None)),
         ] {
-            let mut means = Dialect::ALL;
-            assert!(learn(&mut means, error, named, resource), "{error}");
-            assert_eq!(means, left, "{error}");
+            let mut dialect = Dialect::ALL;
+            assert!(learn(&mut dialect, error, named, resource), "{error}");
+            assert_eq!(dialect, left, "{error}");
         }
         // A new connection loads the scripts.
         let only = Dialect {
@@ -278,35 +278,35 @@ mod tests {
             ..Dialect::ALL
         };
         for error in ["NOSCRIPT No matching script.", "NOPERM 'evalsha'"] {
-            let mut means = only.with_text();
-            assert!(!learn(&mut means, error, true, "a") && means == only);
+            let mut dialect = only.with_text();
+            assert!(!learn(&mut dialect, error, true, "a") && dialect == only);
         }
         // The second answer counts.
-        let mut means = by_hash(Beside::None);
-        assert!(!learn(&mut means, NO_KEY, false, "a"));
+        let mut dialect = by_hash(Beside::None);
+        assert!(!learn(&mut dialect, NO_KEY, false, "a"));
         for other in [
             "NOPERM this user has no permissions to run the 'eval' command",
             "OOM x",
         ] {
-            let mut means = Dialect::ALL;
+            let mut dialect = Dialect::ALL;
             assert!(
-                !learn(&mut means, other, true, "a") && means == Dialect::ALL,
+                !learn(&mut dialect, other, true, "a") && dialect == Dialect::ALL,
                 "{other}"
             );
         }
         // The command was sent before the first was answered.
-        assert!(learn(&mut means, NO_KEY, true, "a") && means == by_hash(Beside::None));
+        assert!(learn(&mut dialect, NO_KEY, true, "a") && dialect == by_hash(Beside::None));
     }
 
     #[test]
     fn a_name_whose_companions_are_refused_costs_other_names_nothing() {
         let names: Vec<Arc<[u8]>> = (0..100_u8).map(|name| Arc::from([name])).collect();
         let refuse = |alone: &mut Alone, names: Names<'_>| {
-            let mut means = Dialect::ALL;
+            let mut dialect = Dialect::ALL;
             assert!(
-                means.learn(NO_KEY, true, names, &Prefix::default(), alone) && alone.has(names)
+                dialect.learn(NO_KEY, true, names, &Prefix::default(), alone) && alone.has(names)
             );
-            means.beside
+            dialect.beside
         };
         let (mut alone, pair) = (
             Alone::default(),
@@ -355,7 +355,7 @@ mod tests {
             (false, ["ERR another error", ""], Some(Scripts::ByText)),
         ] {
             let found = Dialect::with_scripts(loaded, trials.map(said)).ok();
-            assert_eq!(found.map(|means| means.scripts), scripts, "{trials:?}");
+            assert_eq!(found.map(|dialect| dialect.scripts), scripts, "{trials:?}");
         }
         let replies = |said: [&str; 2]| said.map(|said| Reply::Error(said.into()));
         for (trials, delete) in [
@@ -363,8 +363,8 @@ mod tests {
             ([unknown, incomplete], Delete::Ex),
             ([incomplete, incomplete], Delete::IfEq),
         ] {
-            let means = Dialect::without_scripts(noperm, &replies(trials)).unwrap();
-            assert_eq!(means.scripts, Scripts::None(delete), "{trials:?}");
+            let dialect = Dialect::without_scripts(noperm, &replies(trials)).unwrap();
+            assert_eq!(dialect.scripts, Scripts::None(delete), "{trials:?}");
         }
         for eval in [unknown, noperm, garnet] {
             let refused = Dialect::without_scripts(eval, &replies([unknown, noperm]));

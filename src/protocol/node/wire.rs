@@ -158,18 +158,18 @@ impl Wire {
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
     #[inline]
     pub(crate) fn dialect(&mut self, loads: Option<usize>, key: &Key) -> Dialect {
-        let mut means = self.handshake.dialect;
+        let mut dialect = self.handshake.dialect;
         if self.alone.has(key.names()) {
-            means.beside = Beside::None;
+            dialect.beside = Beside::None;
         }
         let Some(script) = loads else {
-            return means;
+            return dialect;
         };
         let known = self.loaded & 1 << script != 0;
         self.loaded |= 1 << script;
         match known {
-            true => means,
-            false => means.with_text(),
+            true => dialect,
+            false => dialect.with_text(),
         }
     }
 
@@ -223,8 +223,8 @@ impl Wire {
 
     /// The missing capabilities that do not affect votes.
     pub(crate) fn lacks(&self) -> [Option<Lack>; 4] {
-        let [means, guard, run_id] = self.handshake.lacks();
-        [means, guard, run_id, self.proofs.lack()]
+        let [dialect, guard, run_id] = self.handshake.lacks();
+        [dialect, guard, run_id, self.proofs.lack()]
     }
 
     /// Notes that `out` has everything that is being sent.

@@ -40,7 +40,7 @@ impl<W> Operations<W> {
         }
     }
 
-    /// The operation in a index, and the prefix.
+    /// The operation of an index, and the prefix.
     pub(crate) fn with_prefix(&mut self, index: usize) -> (&mut Operation<W>, &Prefix) {
         (&mut self.entries[index], &self.prefix)
     }

@@ -172,7 +172,7 @@ fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() 
         let step = call.next(&mut process, now);
         let plan = call.plan.as_ref().expect("it is for several names");
         let left = [
-            call.call.is_in_queue(),
+            call.acquire.is_in_queue(),
             !plan.claims.is_empty(),
             !plan.dropped.is_empty(),
         ];

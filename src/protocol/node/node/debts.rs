@@ -92,7 +92,7 @@ impl Node {
         if self.wire.handshake.is_target {
             self.wire.write_asking(out);
         }
-        let means = self.wire.dialect(loads, &key);
+        let dialect = self.wire.dialect(loads, &key);
         let command = SentCommand {
             operation: None,
             debt: Some(debt),
@@ -100,12 +100,12 @@ impl Node {
                 true => Awaited::AsProbe,
                 false => Awaited::ByNone,
             },
-            named: means.names_companions(&action, &key, prefix),
+            named: dialect.names_companions(&action, &key, prefix),
             loads: loads.is_some(),
             needs: Proof::None,
         };
         self.wire.expect(Pending::Command(command), out);
-        action.pack(&key, prefix, means, out.bytes);
+        action.pack(&key, prefix, dialect, out.bytes);
     }
 
     pub(super) fn can_write_releases(&self) -> bool {

@@ -168,8 +168,8 @@ impl Wire {
             }
             return ReplyClass::SendAgain(None);
         }
-        let (means, alone) = (&mut self.handshake.dialect, &mut self.alone);
-        match means.learn(error, command.named, key.names(), prefix, alone) {
+        let (dialect, alone) = (&mut self.handshake.dialect, &mut self.alone);
+        match dialect.learn(error, command.named, key.names(), prefix, alone) {
             true => ReplyClass::SendAgain(self.dialect(None, key).lack()),
             false => ReplyClass::Vote,
         }

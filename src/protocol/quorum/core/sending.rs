@@ -111,7 +111,7 @@ impl<W> Core<W> {
         // The time that a shortening leaves has begun with the operation.
         let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
-        let means = node.wire_mut().dialect(loads, key);
+        let dialect = node.wire_mut().dialect(loads, key);
         // Shortening is rare: each one is confirmed.
         let alone = operation.op.only_write || shortens;
         let command = SentCommand {
@@ -121,15 +121,15 @@ impl<W> Core<W> {
                 true => Awaited::ByNone,
                 false => Awaited::ByOperation,
             },
-            named: means.names_companions(action, key, prefix),
+            named: dialect.names_companions(action, key, prefix),
             loads: loads.is_some(),
             needs: action.needs(),
         };
         node.wire_mut().expect(Pending::Command(command), out);
-        if late.is_none() && means.is_usual(action) {
+        if late.is_none() && dialect.is_usual(action) {
             out.bytes.extend_from_slice(&operation.bytes);
         } else {
-            action.pack(key, prefix, means, out.bytes);
+            action.pack(key, prefix, dialect, out.bytes);
         }
         node.write_deferred(prefix, out);
     }
