@@ -36,8 +36,9 @@ impl Answers {
         }
     }
 
+    /// Whether there are both, or so few that one may be missing by chance: one in ten is carried out.
     fn are_both(&self) -> bool {
-        self.done > 0 && self.nothing > 0
+        self.done > 0 && self.nothing > 0 || self.done + self.nothing < 150
     }
 }
 
@@ -76,8 +77,8 @@ impl Native {
             skipped("SET … IFEQ");
         }
         let is_judged = |is_known: bool, answers: &Answers| !is_known || answers.are_both();
-        assert!(is_judged(self.delete.is_some(), &self.deleted));
-        assert!(is_judged(self.sets_if_equal, &self.set));
+        assert!(is_judged(self.delete.is_some(), &self.deleted), "{:?}", self.deleted);
+        assert!(is_judged(self.sets_if_equal, &self.set), "{:?}", self.set);
     }
 
     pub(super) fn count(&mut self, args: &[&[u8]], said: &[u8]) {
