@@ -77,7 +77,11 @@ impl Native {
             skipped("SET … IFEQ");
         }
         let is_judged = |is_known: bool, answers: &Answers| !is_known || answers.are_both();
-        assert!(is_judged(self.delete.is_some(), &self.deleted), "{:?}", self.deleted);
+        assert!(
+            is_judged(self.delete.is_some(), &self.deleted),
+            "{:?}",
+            self.deleted
+        );
         assert!(is_judged(self.sets_if_equal, &self.set), "{:?}", self.set);
     }
 
