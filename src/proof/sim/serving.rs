@@ -51,6 +51,10 @@ impl World {
         self.net.connections[connection].lacks_queues |= mood.refuses_keys(args);
         if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
             self.counts[Count::Refused] += 1;
+            if let (Command::Release(token, _), true) = (&command, mood.refuses_keys(args)) {
+                // It is owed without the queue from then on, over later connections, too.
+                self.checks.tokens[*token].on.tells.remove(node);
+            }
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
                 self.checks.tokens[token].set_sent[node] = None;
