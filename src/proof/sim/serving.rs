@@ -50,15 +50,7 @@ impl World {
         let mood = self.servers[node].mood(self.t);
         self.net.connections[connection].lacks_queues |= mood.refuses_keys(args);
         if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
-            self.counts[Count::Refused] += 1;
-            if let (Command::Release(token, _), true) = (&command, mood.refuses_keys(args)) {
-                // It is owed without the queue from then on, over later connections, too.
-                self.checks.tokens[*token].on.tells.remove(node);
-            }
-            if let Command::Set(token, _) = command {
-                // There is nothing to undo.
-                self.checks.tokens[token].set_sent[node] = None;
-            }
+            self.refuses(node, &command, mood.refuses_keys(args));
             return self.ask(node, args, None);
         }
         match command {
@@ -98,6 +90,18 @@ impl World {
                 );
                 self.ask(node, args, None)
             }
+        }
+    }
+
+    /// Notes that a server does not carry out a command, perhaps for its `keys`.
+    fn refuses(&mut self, node: usize, command: &Command, keys: bool) {
+        self.counts[Count::Refused] += 1;
+        match command {
+            // It is owed without the queue from then on, over later connections, too.
+            Command::Release(token, _) if keys => self.checks.tokens[*token].on.tells.remove(node),
+            // There is nothing to undo.
+            Command::Set(token, _) => self.checks.tokens[*token].set_sent[node] = None,
+            _ => {}
         }
     }
 
