@@ -11,6 +11,7 @@
 //! - `lockable`: semaphores, read-write locks, several names
 //! - `reentrant`: locks that a thread can lock again
 //! - `redlock`: the client object (`family`: its connections, which clones share and forked processes do not)
+//! - `program_end`: how the command waits for nodes at its end
 //! - `checks`: of the nodes and the names that a program passes in
 //! - `exclusive`: its calls for plain locks, with one holder
 
@@ -28,4 +29,6 @@ pub(crate) mod leak;
 pub(crate) mod lock;
 pub(crate) mod lockable;
 pub(crate) mod mark_done;
+#[cfg(feature = "cli")]
+mod program_end;
 pub(crate) mod reentrant;

@@ -12,8 +12,6 @@ use crate::net::cluster::lanes::LockLanes;
 use crate::net::cluster::route::Route;
 use crate::net::discovery::ask_each::AbandonedThreads;
 use crate::net::discovery::deployment::Place;
-#[cfg(feature = "cli")]
-use crate::net::driver::driver::LOOK;
 use crate::net::driver::executor::Executor;
 use crate::net::driver::observe::{Event, Observer};
 use crate::net::socket::trust;
@@ -26,8 +24,6 @@ use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
-#[cfg(feature = "cli")]
-use crate::values::arithmetic::spare;
 use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
@@ -346,50 +342,12 @@ impl Redlock {
     }
 
     /// The family of this process.
-    fn family(&self) -> Arc<Family> {
+    pub(super) fn family(&self) -> Arc<Family> {
         let mut family = self.family.clone();
         while !family.base.is_ours() {
             family = family.child(&self.options);
         }
         family
-    }
-
-    /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, at
-    /// most for `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant it. Returns whether
-    /// that is so.
-    #[cfg(feature = "cli")]
-    pub(crate) fn wait_owed(
-        &self,
-        resource: &[u8],
-        others: usize,
-        time: Duration,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> bool {
-        let until = clock::instant() + time;
-        let rest = || until.saturating_duration_since(clock::instant());
-        let family = self.family();
-        if let Some(lanes) = &family.lanes {
-            // Redirected releases may not have reached another server yet.
-            while !lanes.wait_or_send(rest().min(LOOK)) && !rest().is_zero() && go_on() {}
-        }
-        let route = self.route(resource);
-        let driver = &route.driver;
-        let are_few = driver.wait_owed(others, rest(), go_on);
-        let Some(lanes) = &family.lanes else {
-            return are_few;
-        };
-        let owed = driver.executor().state().core.owed_nodes();
-        let nodes = driver.executor().places().len();
-        are_few && lanes.owed_nodes().or(owed).len() <= spare(nodes).saturating_sub(others)
-    }
-
-    /// Closes the connections to nodes that are no Clusters.
-    #[cfg(feature = "cli")]
-    pub(crate) fn close_within(&self, time: Duration) {
-        let family = self.family();
-        if family.lanes.is_none() {
-            family.base.driver.close_within(time);
-        }
     }
 
     /// The route to the servers that have this resource: one connection to each node, or lanes.

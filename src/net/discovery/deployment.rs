@@ -17,8 +17,10 @@ use crate::protocol::discovery::found_master::{
     DirectoryAnswer, DirectoryTimes, FoundMaster, MasterConfirmation,
 };
 use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::restart_guard::{self, RestartGuard};
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
+use crate::settings::options::Options;
 use crate::settings::url;
 use crate::values::endpoint::Endpoint;
 use crate::values::sync::atomic::{AtomicU16, Ordering};
@@ -97,6 +99,20 @@ impl Place {
     /// Whether another server may take the master's place.
     pub(crate) fn is_set(&self) -> bool {
         !matches!(self, Place::Server(_))
+    }
+
+    /// How long the node gives no votes where it may have forgotten locks. (A set may have forgotten them at any time.)
+    pub(crate) fn guard(&self, options: &Options, nodes: usize) -> Option<RestartGuard> {
+        let default = self.is_set().then_some(restart_guard::DEFAULT_TTL);
+        let max_ttl = match options.restart_guard {
+            None => default,
+            Some(_) => options.max_ttl(),
+        };
+        let guard = RestartGuard::new(max_ttl?, nodes);
+        Some(match self.is_set() {
+            true => guard.of_set(),
+            false => guard,
+        })
     }
 
     pub(crate) fn is_in_cluster(&self) -> bool {

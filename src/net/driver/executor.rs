@@ -130,7 +130,7 @@ impl Executor {
     ) -> Executor {
         let guards = places
             .iter()
-            .map(|place| guard(place, options, places.len()));
+            .map(|place| place.guard(options, places.len()));
         let guards: Vec<Option<RestartGuard>> = guards.collect();
         let timeouts = Timeouts {
             node: options.node_timeout,
@@ -484,20 +484,6 @@ impl DriverState {
     fn take_not_adopted(&mut self, node: usize) -> Option<Connection> {
         self.not_adopted.get_mut(node).and_then(Option::take)
     }
-}
-
-/// How long a node that may have forgotten locks gives no votes. (A set may have forgotten them at any time.)
-fn guard(place: &Place, options: &Options, nodes: usize) -> Option<RestartGuard> {
-    let default = place.is_set().then_some(restart_guard::DEFAULT_TTL);
-    let max_ttl = match options.restart_guard {
-        None => default,
-        Some(_) => options.max_ttl(),
-    };
-    let guard = RestartGuard::new(max_ttl?, nodes);
-    Some(match place.is_set() {
-        true => guard.of_set(),
-        false => guard,
-    })
 }
 
 /// The cause if a connection is missing, since the nodes were closed.

@@ -243,23 +243,6 @@ fn what_concerns_too_many_nodes_is_a_fault() {
     }
 }
 
-#[test]
-fn keys_that_were_removed_are_a_fault_until_the_policy_is_mended_and_then_a_statistic() {
-    let mut nodes = good(3);
-    set(&mut nodes[1], "evicted_keys", "7");
-    set(&mut nodes[1], "maxmemory", "100000000");
-    set(&mut nodes[1], "maxmemory_policy", "allkeys-lru");
-    let fault = (Fault, Some(1), "eviction");
-    assert_eq!(found(&nodes, RULES), [fault, fault]);
-    set(&mut nodes[1], "maxmemory_policy", "noeviction");
-    assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "eviction")]);
-    let text = judge(&nodes, RULES)[0].to_string();
-    assert!(text.ends_with("CONFIG RESETSTAT"), "{text}");
-    assert!(text.contains("7 keys"), "{text}");
-    let text = judge(&nodes, GUARDED)[0].to_string();
-    assert!(text.ends_with("gives no votes for as long"), "{text}");
-}
-
 /// The guard looks at each vote, and a Redis Cluster's replica sends its clients to its master.
 #[test]
 fn that_a_replica_takes_writes_matters_where_no_guard_looks() {

@@ -471,29 +471,6 @@ fn a_node_was_tried_if_it_is_connected_if_a_try_has_ended_or_if_none_can_begin()
     assert!(world.core.has_tried(&all));
 }
 
-#[test]
-#[cfg(feature = "cli")]
-fn a_majority_has_carried_out_what_few_nodes_are_owed() {
-    let debt = || Some(Debt::release(key(b"a")));
-    let mut world = World::of(3);
-    assert!(!world.core.owes_any());
-    for (node, owed) in [(0, OwedTo::Few), (1, OwedTo::Absent), (2, OwedTo::Absent)] {
-        world.core.add_debt(node, debt());
-        assert!(world.core.owes_any());
-        assert_eq!(world.core.who_is_owed(0), owed, "{node}");
-        // Another holder may have the key on the third node.
-        assert_eq!(world.core.who_is_owed(1), OwedTo::Absent, "{node}");
-    }
-    // Nodes that are connected may carry it out yet.
-    for (connected, owed) in [(0, OwedTo::Absent), (1, OwedTo::Absent), (2, OwedTo::Many)] {
-        let mut world = World::of(3);
-        (0..3).for_each(|node| world.begins_to_connect(node));
-        (0..connected).for_each(|node| world.connected_to(node, Ok(())));
-        (0..3).for_each(|node| world.core.add_debt(node, debt()));
-        assert_eq!(world.core.who_is_owed(0), owed, "{connected} of three");
-    }
-}
-
 /// The thread that confirms releases stays for a while after the last one.
 #[test]
 fn the_ends_of_locks_that_no_reply_confirms_or_another_server_may_owe_are_confirmed() {

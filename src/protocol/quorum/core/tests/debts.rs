@@ -284,3 +284,26 @@ fn a_shortening_that_waits_for_a_connection_leaves_the_rest_of_its_time() {
         assert!(text.contains(hash) && text.contains(left), "{text}");
     }
 }
+
+#[test]
+#[cfg(feature = "cli")]
+fn a_majority_has_carried_out_what_few_nodes_are_owed() {
+    let debt = || Some(Debt::release(key(b"a")));
+    let mut world = World::of(3);
+    assert!(!world.core.owes_any());
+    for (node, owed) in [(0, OwedTo::Few), (1, OwedTo::Absent), (2, OwedTo::Absent)] {
+        world.core.add_debt(node, debt());
+        assert!(world.core.owes_any());
+        assert_eq!(world.core.who_is_owed(0), owed, "{node}");
+        // Another holder may have the key on the third node.
+        assert_eq!(world.core.who_is_owed(1), OwedTo::Absent, "{node}");
+    }
+    // Nodes that are connected may carry it out yet.
+    for (connected, owed) in [(0, OwedTo::Absent), (1, OwedTo::Absent), (2, OwedTo::Many)] {
+        let mut world = World::of(3);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        (0..connected).for_each(|node| world.connected_to(node, Ok(())));
+        (0..3).for_each(|node| world.core.add_debt(node, debt()));
+        assert_eq!(world.core.who_is_owed(0), owed, "{connected} of three");
+    }
+}
