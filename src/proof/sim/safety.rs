@@ -292,8 +292,8 @@ impl World {
         }
     }
 
-    /// A permit that is held is in no other slot on a node whose answers are all read, unless something is due to a node. On
-    /// nodes without faults they are read by now, though nothing may have followed.
+    /// A permit that is held is in no other slot on a node whose answers are all read, unless something is due to a node, or the
+    /// release of that slot is on its way. On nodes without faults they are read by now, though nothing may have followed.
     pub(super) fn is_in_place(&mut self, token: usize, all: bool) {
         let history = &self.checks.tokens[token];
         let client = &self.clients[history.client];
@@ -302,9 +302,10 @@ impl World {
         if own.is_none() || is_due || self.conditions.guarded || client.clocks.has_hung() {
             return;
         }
+        let owed = client.core.owed_nodes();
         let is_read = |node: &usize| {
             let sent = history.set_sent[*node].map(|sent| &self.net.connections[sent]);
-            sent.is_some_and(|sent| all || sent.is_answered())
+            sent.is_some_and(|sent| all || sent.is_answered() && !owed.has(*node))
         };
         let stray = (0..self.servers.len()).filter(is_read).find(|node| {
             let mut slots = self.servers[*node].slots(self.t);

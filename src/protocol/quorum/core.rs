@@ -148,7 +148,7 @@ impl<W> Core<W> {
     }
 
     /// The nodes that are owed the end of a lock.
-    #[cfg(feature = "cli")]
+    #[cfg(any(test, feature = "cli"))]
     pub(crate) fn owed_nodes(&self) -> NodeSet {
         self.which(Node::is_owed)
     }
