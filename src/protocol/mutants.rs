@@ -180,6 +180,8 @@ mutants! {
     RenewForEver: R63 = "a kept lock is renewed for longer than its bound" => Bounds,
     LossIsTriedAgain: R13 = "a renewal that finds the lock gone is tried again until the deadline" => Available,
     NoSecondRenewal: R63 = "a renewal that too few nodes answered is not tried again" => KeepsLock,
+    SuspendUnseen: R82 = "what is due for a kept lock is not brought forward behind a suspend" => UnitTest,
+    ShortSuspendsAreForgotten: R82 = "suspends that are each too short to be noticed do not add up" => UnitTest,
     GrantAfterDeadline: R4 = "a lock is granted after its deadline" => Deadline,
     SplitIsDenial: R32 = "a contender that has a vote gives up" => Available,
     TooSlowIsTrying: R35a = "a waiter whose lock came too late counts as trying still" => Served,

@@ -81,7 +81,7 @@ impl Renewal {
         if !lease.is_kept() {
             return None;
         }
-        match lease.validity(now) {
+        match lease.watch(now) {
             Ok(_) => Some(lease),
             Err(loss) => {
                 drop(lease);

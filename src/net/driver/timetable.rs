@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::net::driver::renewal::Renewal;
+use crate::protocol::calls::lease::unseen_time::UnseenTime;
 use crate::values::clock::Point;
 use crate::values::sync::{Condvar, Mutex, guarded, lock, start_thread, wait_for};
 
@@ -47,16 +48,11 @@ impl Timetable {
         Some((due, renewal))
     }
 
-    /// Brings renewals forward after a suspend, or when the wall clock was set forward: the locks end that much earlier
-    /// by the monotonic clock, and are due that much earlier.
-    fn catch_up(&mut self, before: Point, now: Point) {
-        let seen = now.mono.saturating_duration_since(before.mono);
-        let unseen = before.elapsed_at(now).saturating_sub(seen);
-        if unseen > LONGEST_WAIT {
-            self.times.clear();
-            for (due, renewal) in std::mem::take(&mut self.entries).into_values() {
-                self.insert(due.checked_sub(unseen).unwrap_or(before.mono), renewal);
-            }
+    /// Brings renewals forward by so much (rule R82).
+    fn bring_forward(&mut self, unseen: Duration, now: Instant) {
+        self.times.clear();
+        for (due, renewal) in std::mem::take(&mut self.entries).into_values() {
+            self.insert(due.checked_sub(unseen).unwrap_or(now), renewal);
         }
     }
 
@@ -116,18 +112,20 @@ impl RenewalSchedule {
     /// Does the thread's work, until nothing is left to do.
     fn run(&self, work: &mut dyn FnMut(DueRenewals) -> DueRenewals) {
         let mut timetable = lock(&self.timetable);
-        let mut last = Point::now();
+        let mut clocks = UnseenTime::new(LONGEST_WAIT, Point::now());
         loop {
             let point = Point::now();
-            timetable.catch_up(last, point);
-            last = point;
             let now = point.mono;
+            if let Some(unseen) = clocks.look(point) {
+                timetable.bring_forward(unseen, now);
+            }
             let Some((first, _)) = timetable.times.first().copied() else {
                 timetable.running = false;
                 return;
             };
             if first > now {
-                timetable = wait_for(&self.changed, timetable, (first - now).min(LONGEST_WAIT));
+                let until = first.min(clocks.looks_at());
+                timetable = wait_for(&self.changed, timetable, until - now);
                 continue;
             }
             let due = timetable.take_due(now);
@@ -243,8 +241,12 @@ mod tests {
                 mono: before.mono + S,
                 wall: before.wall + wall * S,
             };
-            timetable.catch_up(before, now);
-            assert_eq!(timetable.take_due(now.mono).len(), due, "{wall} s");
+            let unseen = UnseenTime::new(LONGEST_WAIT, before).look(now);
+            let now = now.mono;
+            unseen
+                .into_iter()
+                .for_each(|unseen| timetable.bring_forward(unseen, now));
+            assert_eq!(timetable.take_due(now).len(), due, "{wall} s");
         }
     }
 }

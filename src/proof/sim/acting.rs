@@ -29,7 +29,7 @@ impl World {
         let due = match &self.clients[c].threads[thread].doing {
             Doing::Idle(until) | Doing::Holds(_, until) => Some(*until),
             Doing::Acquires(call) => call.due(),
-            Doing::Keeps(keeping) => keeping.wakes(&self.clients[c].clocks),
+            Doing::Keeps(keeping) => Some(keeping.wakes(&self.clients[c].clocks)),
             _ => None,
         };
         let Some(due) = due else {

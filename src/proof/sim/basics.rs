@@ -32,6 +32,8 @@ pub(super) const MARGIN: u64 = 30 * MS;
 pub(super) const TODAY: u64 = 100_000 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
 pub(super) const SLACK: u64 = 20 * MS;
+/// How often the threads of kept locks look at both clocks (rule R82), shorter by as much as the other times here.
+pub(super) const LOOKS_AT_CLOCKS: u64 = 10 * MS;
 /// The number of resources that are locked. The other one is for when all is quiet.
 pub(super) const RESOURCES: u8 = 2;
 pub(super) const PROBED: u8 = 9;

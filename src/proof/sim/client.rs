@@ -11,6 +11,7 @@ use super::connection::Listener;
 use super::place::Place;
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::fencing::Fencing;
+use crate::protocol::calls::lease::unseen_time::UnseenTime;
 use crate::protocol::calls::lease::{Extension, Lease};
 use crate::protocol::calls::release::Release;
 use crate::protocol::commands::node_queue::Channel;
@@ -264,6 +265,10 @@ pub(super) struct Keeping {
     /// When its holder releases it.
     pub(super) until: u64,
     pub(super) extension: Option<Extension>,
+    /// When the thread that reports the loss looks at the lease; and whether it has reported it.
+    pub(super) watch: Instant,
+    pub(super) reported: bool,
+    pub(super) unseen: UnseenTime,
     /// When the last extension was answered. `None`: it is under way.
     pub(super) answered: Option<Instant>,
     /// Since when each node has been without the key.
@@ -275,10 +280,18 @@ impl Keeping {
         self.held.token
     }
 
-    /// When the kept lock's thread does something by itself.
-    pub(super) fn wakes(&self, clocks: &Clocks) -> Option<u64> {
-        let due = clocks.time(self.due).min(self.until);
-        self.extension.is_none().then_some(due)
+    /// When a thread of the kept lock does something by itself.
+    pub(super) fn wakes(&self, clocks: &Clocks) -> u64 {
+        let looks = self.unseen.looks_at();
+        let looks = match self.reported {
+            true => looks,
+            false => looks.min(self.watch),
+        };
+        let looks = clocks.time(looks);
+        match self.extension {
+            Some(_) => looks,
+            None => clocks.time(self.due).min(self.until).min(looks),
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Virtual kept locks: renewed until their bound is used up, or their holders release them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::basics::{MS, NODE_TIMEOUT, SLACK};
+use super::basics::{LOOKS_AT_CLOCKS, MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Held, Keeping};
 use super::counts::trace;
 use super::world::{Count, World};
 use crate::errors::lock_error::LostReason;
 use crate::protocol::calls::lease::renewals::{Due, Renewed};
+use crate::protocol::calls::lease::unseen_time::UnseenTime;
 use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::Answer;
 use crate::values::arithmetic::NodeSet;
@@ -27,6 +28,9 @@ impl World {
             due: held.lease.keep(max_hold, |_, max| max, now),
             max_hold,
             until: self.t + self.random.below(800 * long.min(3) * MS),
+            watch: held.lease.expires(now),
+            reported: false,
+            unseen: UnseenTime::new(Duration::from_micros(LOOKS_AT_CLOCKS), now),
             held,
             extension: None,
             answered: Some(now.mono),
@@ -35,13 +39,29 @@ impl World {
         self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
     }
 
-    /// A renewal is due, or the holder releases the lock.
+    /// A thread of a kept lock looks at it: the one that reports the loss, or the one that renews it; or its holder releases it.
     pub(super) fn keep(&mut self, c: usize, thread: usize, mut keeping: Keeping) {
         let now = self.clients[c].clocks.point(self.t);
+        if let Some(unseen) = keeping.unseen.look(now) {
+            let forward = |at: Instant| at.checked_sub(unseen).unwrap_or(now.mono);
+            (keeping.due, keeping.watch) = (forward(keeping.due), forward(keeping.watch));
+        }
+        let lost = self.watch_lease(c, &mut keeping, now);
+        if keeping.extension.is_some() {
+            self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+            return;
+        }
+        if let Some(reason) = lost {
+            return self.kept_is_lost(c, thread, keeping, reason, now);
+        }
         let is_over = self.quiet && (self.conditions.guarded || !self.conditions.waits);
         if keeping.until <= self.t || is_over {
             keeping.held.lease.stop_renewal();
             return self.release(c, thread, keeping.held);
+        }
+        if self.clients[c].clocks.time(keeping.due) > self.t {
+            self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+            return;
         }
         match keeping.held.lease.due(None, now) {
             Due::Renew(extension, op) => {
@@ -66,6 +86,24 @@ impl World {
                 Promise::Fits,
                 format!("client {c}: the renewal of a kept lock ended"),
             ),
+        }
+    }
+
+    /// The thread that reports losses looks at the lease when its validity is over, whatever its renewal waits for.
+    fn watch_lease(&self, c: usize, keeping: &mut Keeping, now: Point) -> Option<LostReason> {
+        if self.clients[c].clocks.time(keeping.watch) > self.t || keeping.reported {
+            return None;
+        }
+        match keeping.held.lease.watch(now) {
+            Ok(at) => {
+                // A virtual clock counts in microseconds.
+                keeping.watch = at + Duration::from_micros(2);
+                None
+            }
+            Err(loss) => {
+                keeping.reported = true;
+                Some(loss.reason)
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which nodes a client can use, by what happens to servers, connections and processes alone; and the promises that follow
 //! from that: no call fails where enough nodes can be used, and no loss stays unreported.
 
-use super::basics::{MS, NODE_TIMEOUT, SLACK};
+use super::basics::{LOOKS_AT_CLOCKS, MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Keeping};
 use super::world::{Count, World};
 use crate::protocol::mutants::Promise;
@@ -88,6 +88,8 @@ impl World {
         let unasked = usable.without(on.rel.or(on.not_held));
         let decide =
             had.len() >= quorum || usable.and(on.not_held).len() > spare || unasked.len() >= quorum;
+        // Once so many nodes have failed that no majority is left, the others are not waited for (rule R9).
+        let decide = decide && usable.len() >= quorum;
         self.counts[Count::Unserved] += 1;
         self.check(Promise::Available, !decide, || {
             format!("client {c}: the release of {token} is unserved, and can use {usable:?}: {had:?} had it")
@@ -103,6 +105,8 @@ impl World {
         // A permit in another slot is no vote.
         let decide =
             held >= quorum && self.conditions.permits().is_none() || usable.len() - held > spare;
+        // Where no majority is left, no node is asked (rule R9): of two nodes, the one that lacks the lock alone does not tell.
+        let decide = decide && usable.len() >= quorum;
         self.counts[Count::Unserved] += 1;
         self.check(Promise::Available, !decide, || {
             format!(
@@ -113,8 +117,8 @@ impl World {
 
     // ---- no loss stays unreported
 
-    /// A kept lock that a majority no longer has is reported lost: by the next renewal, if the nodes that lack it can be
-    /// used, and in any case when the ttl is over that they knew of.
+    /// A kept lock that a majority no longer has is reported lost: by the next renewal, if a majority can be used, and so
+    /// many nodes that lack it; and in any case when the ttl is over that they knew of.
     pub(super) fn watch_kept(&mut self) {
         if self.t < self.checks.looks_at {
             return;
@@ -142,24 +146,34 @@ impl World {
         let Doing::Keeps(keeping) = &self.clients[c].threads[thread].doing else {
             return;
         };
+        if keeping.reported {
+            return;
+        }
         let spare = self.servers.len() - self.quorum();
-        // When the last of a majority had lost the key; and could be asked, too.
-        let nth = |mut times: Vec<u64>| {
+        // When the last of so many had lost the key that the others are no majority; and could be asked, as a majority could.
+        let nth = |mut times: Vec<u64>, count: usize| {
             times.sort_unstable();
-            times.get(spare).copied()
+            times.get(count - 1).copied()
         };
-        let gone = nth(keeping.gone.into_iter().flatten().collect());
+        let gone = nth(keeping.gone.into_iter().flatten().collect(), spare + 1);
         let Some(gone) = gone.filter(|_| !self.conditions.fails_over) else {
             return;
         };
+        let usable = |node| self.usable_since(c, node);
+        let lacks = |node: usize| Some(keeping.gone[node]?.max(usable(node)?));
         let nodes = 0..self.servers.len();
-        let asked = nth(nodes
-            .filter_map(|node| Some(keeping.gone[node]?.max(self.usable_since(c, node)?)))
-            .collect());
+        let lacking = nth(nodes.clone().filter_map(lacks).collect(), spare + 1);
+        let majority = nth(nodes.filter_map(usable).collect(), self.quorum());
+        let asked = lacking.zip(majority).map(|(one, other)| one.max(other));
         let [by_renewal, at_last] = self.reports(c, keeping);
         let token = keeping.token();
-        let stood = self.clients[c].clocks.stands_until;
-        let wakes = gone.max(stood) + SLACK;
+        let clocks = &self.clients[c].clocks;
+        // Threads that wait do not see a suspend before they look.
+        let unseen = match clocks.has_been_suspended() {
+            true => LOOKS_AT_CLOCKS,
+            false => 0,
+        };
+        let wakes = gone.max(clocks.stands_until + unseen) + SLACK;
         self.counts[Count::GoneWhileKept] += 1;
         let late = asked.is_some_and(|since| self.t > since + by_renewal)
             || self.t > wakes.max(gone + at_last);
@@ -175,7 +189,7 @@ impl World {
         let now = self.clients[c].clocks.point(self.t);
         // One renewal is under way, and the next one finds it, unless the bound is used up.
         let drift = ttl / 100 + SLACK;
-        let at_last = ttl + 2 * NODE_TIMEOUT + drift;
+        let at_last = ttl + drift;
         match lease.held(now) < keeping.max_hold {
             true => [NODE_TIMEOUT + (ttl / 3).max(NODE_TIMEOUT) + drift, at_last],
             false => [at_last, at_last],

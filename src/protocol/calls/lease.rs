@@ -1,6 +1,7 @@
 //! The state of a held lock: how long it is valid, and whether it is lost and why.
 
 pub(crate) mod renewals;
+pub(crate) mod unseen_time;
 
 use std::time::{Duration, Instant};
 

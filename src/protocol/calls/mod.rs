@@ -2,7 +2,8 @@
 //!
 //! In reading order:
 //!
-//! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive)
+//! - `lease`: the state of a held lock (`lease/renewals`: of one that is kept alive; `lease/unseen_time`: what a
+//!   suspend of the machine does to that)
 //! - `fencing`: fencing tokens
 //! - `once_mark`: the mark of work that is done once in a period
 //! - `process_services`: the queues, tokens and threads that a call uses

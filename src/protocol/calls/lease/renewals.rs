@@ -88,6 +88,15 @@ impl Lease {
         Due::Renew(extension, op)
     }
 
+    /// Looks whether the validity is over, for the thread that reports that, whatever a renewal waits for. Returns when to look
+    /// again.
+    pub(crate) fn watch(&mut self, now: Point) -> Result<Instant, Loss> {
+        if self.left(now).is_zero() && mutant(Mutant::ExpiryUnseen) {
+            return Ok(now.mono + self.granted.duration());
+        }
+        self.validity(now).map(|left| now.mono + left)
+    }
+
     /// Returns the result of the renewal that was due then, and when the next one is.
     pub(crate) fn renewed(
         &mut self,
