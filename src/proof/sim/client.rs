@@ -220,7 +220,7 @@ pub(super) enum Doing {
     Acquires(Box<Call>),
     Holds(Held, u64),
     Extends(Held, Extension),
-    Keeps(Keeping),
+    Keeps(Box<Keeping>),
     /// Asks for a fencing token, since then.
     Fences(Held, Fencing, u64),
     Releases(Releasing),

@@ -36,11 +36,11 @@ impl World {
             answered: Some(now.mono),
             gone: [None; 5],
         };
-        self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+        self.clients[c].threads[thread].doing = Doing::Keeps(Box::new(keeping));
     }
 
     /// A thread of a kept lock looks at it: the one that reports the loss, or the one that renews it; or its holder releases it.
-    pub(super) fn keep(&mut self, c: usize, thread: usize, mut keeping: Keeping) {
+    pub(super) fn keep(&mut self, c: usize, thread: usize, mut keeping: Box<Keeping>) {
         let now = self.clients[c].clocks.point(self.t);
         if let Some(unseen) = keeping.unseen.look(now) {
             let forward = |at: Instant| at.checked_sub(unseen).unwrap_or(now.mono);
@@ -52,7 +52,7 @@ impl World {
             return;
         }
         if let Some(reason) = lost {
-            return self.kept_is_lost(c, thread, keeping, reason, now);
+            return self.kept_is_lost(c, thread, *keeping, reason, now);
         }
         let is_over = self.quiet && (self.conditions.guarded || !self.conditions.waits);
         if keeping.until <= self.t || is_over {
@@ -81,7 +81,7 @@ impl World {
                 keeping.due = at;
                 self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
             }
-            Due::Lost(loss) => self.kept_is_lost(c, thread, keeping, loss.reason, now),
+            Due::Lost(loss) => self.kept_is_lost(c, thread, *keeping, loss.reason, now),
             Due::Ended => self.violated(
                 Promise::Fits,
                 format!("client {c}: the renewal of a kept lock ended"),
@@ -111,7 +111,7 @@ impl World {
         &mut self,
         c: usize,
         thread: usize,
-        mut keeping: Keeping,
+        mut keeping: Box<Keeping>,
         answer: Answer,
     ) {
         self.in_time(c, thread, 2 * NODE_TIMEOUT);
@@ -141,7 +141,7 @@ impl World {
                 keeping.due = retry;
             }
             Renewed::Lost(loss) => {
-                return self.kept_is_lost(c, thread, keeping, loss.reason, now);
+                return self.kept_is_lost(c, thread, *keeping, loss.reason, now);
             }
             Renewed::Ended => {
                 return self.violated(Promise::Fits, format!("client {c}: the renewal has ended"));
