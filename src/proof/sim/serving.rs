@@ -252,7 +252,7 @@ impl World {
             }
             b":1\r\n" | b":2\r\n" => {
                 self.checks.tokens[token].on.rel.add(node);
-                // It may have been refilled since an extension did not find it (rule R11b).
+                // The lock may have been refilled since an extension did not find it (rule R11b).
                 self.checks.tokens[token].on.not_held.remove(node);
                 // A lock that a killed process has undone may be free later than others ask.
                 let late = !notifies && self.clients[self.checks.tokens[token].client].dead;

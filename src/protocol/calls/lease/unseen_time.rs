@@ -51,8 +51,8 @@ mod tests {
 
     const WAIT: Duration = Duration::from_millis(100);
 
-    /// What each look brings forward, in milliseconds, where this much passes before it on the monotonic clock and on the wall
-    /// clock.
+    /// How far each look brings things forward, in milliseconds, where this much passes before it on the monotonic clock and
+    /// on the wall clock.
     fn looks(passes: &[(u32, i64)]) -> Vec<Option<u128>> {
         let mut now = Point::now();
         let mut unseen = UnseenTime::new(WAIT, now);
