@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::server_error::{refuses_companions, refuses_scripts};
 use crate::ops::query::Query;
-use crate::ops::rules::facts::{Coverage, GuardLook, Location, Needs, NodeReport, TrialLock};
+use crate::ops::rules::facts::{Coverage, Location, Needs, NodeReport, TrialLock};
 use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::dialect::{self, Beside, Dialect};
@@ -13,8 +13,8 @@ use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{self, LATER, SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::ServerInfo;
 use crate::protocol::commands::vote::Vote;
-use crate::protocol::node::witness::{self, was_flushed};
-use crate::protocol::node::witness_look::{self, FLUSHED, WitnessLook};
+use crate::protocol::node::witness;
+use crate::protocol::node::witness_look::{self, WitnessLook};
 use crate::values::arithmetic::Ttl;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
@@ -114,15 +114,18 @@ fn coverage_of(query: &mut Query) -> Result<Coverage, Cause> {
 }
 
 /// Why the restart guard could not use its key, and how a new connection would see the server otherwise.
-fn try_witness(query: &mut Query, key: &[u8]) -> Result<(Option<Cause>, Option<GuardLook>), Cause> {
+fn try_witness(
+    query: &mut Query,
+    key: &[u8],
+) -> Result<(Option<Cause>, Option<WitnessLook>), Cause> {
     let mut bytes = Vec::new();
     // No server executes a command that contradicts itself. If it is permitted, the reply is a syntax error.
     let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
-    for command in witness_look::look(key).iter().chain([&FLUSHED]) {
+    for command in witness_look::look(key).iter() {
         resp::pack(&mut bytes, &[command], None);
     }
     resp::pack(&mut bytes, &[set], None);
-    let [server, replication, stats, value, left, commands, set] = query.ask(&bytes)?;
+    let [server, replication, stats, commands, value, left, set] = query.ask(&bytes)?;
     let refused = [&value, &left, &set]
         .into_iter()
         .find_map(|reply| match reply {
@@ -132,12 +135,11 @@ fn try_witness(query: &mut Query, key: &[u8]) -> Result<(Option<Cause>, Option<G
             }
             _ => None,
         });
-    let flushed = was_flushed(Some(&commands), query.secret());
     let look = WitnessLook::of(
-        vec![server, replication, stats, value, left],
+        vec![server, replication, stats, commands, value, left],
         query.secret(),
     );
-    Ok((refused, look.ok().map(|look| GuardLook { look, flushed })))
+    Ok((refused, look.ok()))
 }
 
 fn refusal(reply: Reply) -> Cause {

@@ -108,6 +108,8 @@ mutants! {
     NoLooks: R42 = "a server that is connected is not looked at again" => OneHolder,
     IgnoreEvictions: R40 = "a server that evicts keys is the same one" => OneHolder,
     EvictionsAtConnection: R42 = "keys that are evicted while a connection lasts are not seen" => OneHolder,
+    IgnoreSwaps: R40 = "a witness that SWAPDB has brought back fits" => UnitTest,
+    BusyInfoIsNone: R40 = "a server that refuses INFO for now counts as one that has none" => UnitTest,
     EvictingIsCalm: R40 = "a server that has evicted keys before the first look has lost nothing" => OneHolder,
     CalmReadFirst: R40 = "that a server is calm is read before the witness is there" => OneHolder,
     IgnoreFlush: R40 = "a flush before the first look is not seen" => OneHolder,

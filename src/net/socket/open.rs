@@ -20,7 +20,7 @@ use crate::protocol::commands::scripts::{self, LATER};
 use crate::protocol::node::clock_watch::ClockReading;
 use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::witness::Witness;
-use crate::protocol::node::witness_look::{self, FLUSHED, Judged, WitnessLook};
+use crate::protocol::node::witness_look::{self, Judged, WitnessLook};
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -246,18 +246,10 @@ impl Conversation {
                     Judged::LookAgain(first) => self.look_again(key, &first),
                 })
             }
-            None => self.find_calm(look),
+            None => WitnessLook::calm(look, &handshake.secret),
         };
         let found = found.map(|(witness, uptime)| (Witness { clock, ..witness }, uptime));
         handshake.with_witness(found, needed, clock::instant())
-    }
-
-    /// The witness of a server that has no place for one, and how long the server has been up.
-    fn find_calm(&mut self, look: Vec<Reply>) -> Result<(Witness, Duration), Cause> {
-        let mut bytes = Vec::new();
-        resp::pack(&mut bytes, &[&FLUSHED], None);
-        let commands = self.ask(&bytes, 1)?;
-        WitnessLook::calm(look, commands.first(), self.reader.secret())
     }
 
     /// The witness of a new connection's server, for the locks that it has granted, and how long it has been up. Sets the
@@ -274,10 +266,10 @@ impl Conversation {
             resp::pack(&mut bytes, &[&set], None);
         }
         let look = witness_look::look(key);
-        for command in look.iter().chain([&FLUSHED]) {
+        for command in &look {
             resp::pack(&mut bytes, &[command], None);
         }
-        let count = usize::from(set.is_some()) + look.len() + 1;
+        let count = usize::from(set.is_some()) + look.len();
         let replies = self.ask(&bytes, count)?;
         first.again(replies, self.reader.secret())
     }

@@ -70,18 +70,10 @@ pub(crate) struct NodeReport {
     /// Why the restart guard could not have its witness.
     pub(crate) witness: Option<Cause>,
     /// The server as the restart guard sees it at a new connection.
-    pub(crate) look: Option<GuardLook>,
+    pub(crate) look: Option<WitnessLook>,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that the node's clock is ahead of ours.
     pub(crate) clock: Option<i64>,
-}
-
-/// The replies to the questions that the restart guard has at a new connection.
-#[derive(Clone, Debug)]
-pub(crate) struct GuardLook {
-    pub(crate) look: WitnessLook,
-    /// Whether the server may have been flushed.
-    pub(crate) flushed: bool,
 }
 
 /// Where a node is.
@@ -134,7 +126,7 @@ impl Facts {
     pub(super) fn votes_in(&self, uptime: Duration, rules: Rules<'_>) -> Duration {
         let look = self.said.as_ref().ok().and_then(|said| said.look.as_ref());
         match (self.guard(rules), look) {
-            (Some(guard), Some(GuardLook { look, flushed })) => look.left(guard, *flushed),
+            (Some(guard), Some(look)) => look.left(guard),
             _ => self.votes_by_uptime(uptime, rules),
         }
     }

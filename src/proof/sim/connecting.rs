@@ -60,8 +60,7 @@ impl World {
         else {
             return self.has_connected(c, node, fresh, result);
         };
-        let (first, flushed) =
-            self.servers[node].look_at(self.net.connections[connection].instance, self.t);
+        let first = self.servers[node].look_at(self.net.connections[connection].instance, self.t);
         let clock = self.read_clock(c, node, self.net.connections[connection].instance);
         match first.judge(guard(self.servers.len()).seasoned()) {
             Judged::Fits(witness, _) => {
@@ -78,7 +77,6 @@ impl World {
                     connection,
                     first,
                     clock,
-                    flushed,
                     handshake,
                     since,
                     has_set: false,
@@ -115,8 +113,7 @@ impl World {
             return self.has_connected(c, node, Some(connection), closed);
         }
         let looks = &self.net.looks[at];
-        let (first, before, mut handshake) =
-            (looks.first.clone(), looks.flushed, looks.handshake.clone());
+        let (first, mut handshake) = (looks.first.clone(), looks.handshake.clone());
         let set = first.set_witness(WITNESS, self.random.next());
         let sets = !std::mem::replace(&mut self.net.looks[at].has_set, true);
         if let Some(set) = set.filter(|_| sets)
@@ -136,14 +133,13 @@ impl World {
         if self.servers[node].instances[instance].is_replica {
             return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
         }
-        let (second, flushed) = self.servers[node].look_at(instance, self.t);
-        let flushed = match mutant(Mutant::CalmReadFirst) {
-            true => before,
-            false => flushed,
-        };
+        let mut second = self.servers[node].look_at(instance, self.t);
+        if mutant(Mutant::CalmReadFirst) {
+            second.flushed = first.flushed;
+        }
         let uptime = self.uptime(node, instance);
         handshake.uptime = Some((uptime, self.now(c)));
-        let witness = first.and(second, flushed);
+        let witness = first.and(second);
         let clock = self.net.looks[at].clock;
         let result = witness.map(|witness| Handshake {
             witness: Some(Witness { clock, ..witness }),

@@ -131,8 +131,6 @@ pub(super) struct LooksAgain {
     pub(super) connection: usize,
     pub(super) first: WitnessLook,
     pub(super) clock: Option<ClockReading>,
-    /// The server was flushed before the first look.
-    pub(super) flushed: bool,
     pub(super) handshake: Handshake,
     pub(super) since: u64,
     /// The witness is there.

@@ -115,6 +115,12 @@ impl Instance {
         format!("evicted_keys:{}\r\n", self.evicted)
     }
 
+    /// The text of INFO commandstats.
+    pub(super) fn commandstats(&self) -> String {
+        let flushes = u8::from(self.flushed);
+        format!("cmdstat_info:calls=1,usec=1\r\ncmdstat_flushall:calls={flushes},usec=1\r\n")
+    }
+
     /// Evicts one of the keys, or all but one: which ones depends on the policy.
     pub(super) fn evict(&mut self, t: u64, random: &mut Random) {
         let names: Vec<Vec<u8>> = {

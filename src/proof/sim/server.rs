@@ -208,8 +208,8 @@ impl Server {
         format!("{node}-{instance}-{}", self.instances[instance].run)
     }
 
-    /// The result of a look at one of the instances; and whether it was flushed.
-    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (WitnessLook, bool) {
+    /// The result of a look at one of the instances.
+    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> WitnessLook {
         let run_id = self.run_id(0, instance);
         let here = &mut self.instances[instance];
         let time = here.time(t);
@@ -227,11 +227,11 @@ impl Server {
             info(format!("run_id:{run_id}\r\n")),
             info(replication),
             info(here.stats()),
+            info(here.commandstats()),
             value,
             left,
         ];
-        let look = WitnessLook::of(replies, &Secret::default());
-        (look.unwrap(), here.flushed)
+        WitnessLook::of(replies, &Secret::default()).unwrap()
     }
 
     /// The instance that a connection leads to: the one that the name leads to, or led to before.

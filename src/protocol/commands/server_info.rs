@@ -12,7 +12,7 @@ const OLDEST: [u32; 3] = [2, 6, 12];
 const SHOWN: [&str; 3] = ["redis_version", "valkey_version", "maxmemory_policy"];
 
 /// The text of INFO.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct ServerInfo(String);
 
 impl fmt::Debug for ServerInfo {

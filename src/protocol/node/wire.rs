@@ -209,7 +209,7 @@ impl Wire {
             self.expect(Pending::Look(part), out);
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
-            let [_, replication, stats, get, _] = witness_look::look(&key);
+            let [_, replication, stats, _, get, _] = witness_look::look(&key);
             let command: &[&[u8]] = match part {
                 Part::Master => &replication,
                 Part::Evictions => &stats,
@@ -362,7 +362,7 @@ mod tests {
         let now = clock::instant();
         let witness = Witness {
             evidence: Evidence::NoLosses,
-            identity: Identity::new(Some("r"), Some("h"), 0).unwrap(),
+            identity: Identity::new(Some("r"), Some("h"), 0, 0).unwrap(),
             age: Duration::ZERO,
             calm: true,
             lossless: true,

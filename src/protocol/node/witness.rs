@@ -12,32 +12,35 @@ use std::time::Duration;
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::server_error::{Meaning, without_arguments};
-use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::server_info::{self, ServerInfo};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
 
-/// Commands after which locks may be gone.
+/// Commands after which locks may be gone. The last one brings keys back, too, a witness among them.
 pub(super) const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
 
 /// A command whose single reply has the INFO sections of a look, and more.
 pub(crate) const ALL: [&[u8]; 2] = [b"INFO", b"all"];
 
 /// The identity of a server's data, as it grows from one command to the next. Changes when the server is restarted or
-/// promoted, and when it evicts a key.
+/// promoted, when it evicts a key, and with `SWAPDB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(super) name: String,
     pub(super) evicted: u64,
+    /// How often databases were swapped, whichever they were. As of the look: later on, that the witness is still there
+    /// shows it.
+    pub(super) swaps: u64,
 }
 
 impl Identity {
     /// `None` if both `run_id` and `history` are missing: one is enough. `evicted`: how many keys the server has
-    /// evicted.
+    /// evicted. `swaps`: the number of calls of `SWAPDB`.
     pub(crate) fn new(
         run_id: Option<&str>,
         history: Option<&str>,
         evicted: u64,
+        swaps: u64,
     ) -> Option<Identity> {
         let history = history.filter(|_| !mutant(Mutant::IdentityIsRunId));
         (run_id.is_some() || history.is_some()).then(|| {
@@ -47,6 +50,10 @@ impl Identity {
                 evicted: match mutant(Mutant::IgnoreEvictions) {
                     true => 0,
                     false => evicted,
+                },
+                swaps: match mutant(Mutant::IgnoreSwaps) {
+                    true => 0,
+                    false => swaps,
                 },
             }
         })
@@ -75,7 +82,7 @@ impl Identity {
 
     /// How the witness names the identity.
     pub(super) fn named(&self) -> String {
-        format!("{} {} ", self.name, self.evicted)
+        format!("{} {} {} ", self.name, self.evicted, self.swaps)
     }
 }
 
@@ -117,22 +124,21 @@ pub(crate) fn has_evicted() -> Cause {
     )
 }
 
-/// Whether a command may have deleted keys, by the reply to `look::FLUSHED`.
-pub(crate) fn was_flushed(commands: Option<&Reply>, secret: &Secret) -> bool {
-    match commands {
-        Some(Reply::Bulk(text)) => has_flushed(&ServerInfo::new(text, secret)),
-        _ => true,
-    }
-}
-
-fn has_flushed(commands: &ServerInfo) -> bool {
+/// Whether a command may have deleted keys, by INFO commandstats.
+pub(super) fn has_flushed(commands: &ServerInfo) -> bool {
     // A server that reports no command at all may hide these, too.
     let counts = commands.get("cmdstat_info").is_some();
-    let was_called = |name: &&str| {
-        let calls = commands.get(&format!("cmdstat_{name}"));
-        calls.is_some_and(|calls| !calls.starts_with("calls=0,"))
+    !counts || FLUSHES.iter().any(|name| calls(commands, name) > 0)
+}
+
+/// How often a command was called, by INFO commandstats.
+pub(super) fn calls(commands: &ServerInfo, name: &str) -> u64 {
+    let Some(counts) = commands.get(&format!("cmdstat_{name}")) else {
+        return 0;
     };
-    !counts || FLUSHES.iter().any(was_called)
+    let calls = counts.strip_prefix("calls=").unwrap_or_default();
+    let calls = calls.split(',').next().unwrap_or_default();
+    calls.parse().unwrap_or(u64::MAX)
 }
 
 /// The evidence that a server has lost nothing since its witness was set, or since its start.
@@ -182,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_server_is_still_the_same_while_it_is_a_master_with_the_same_history() {
-        let identity = Identity::new(Some("r"), Some("h"), 0).unwrap();
+        let identity = Identity::new(Some("r"), Some("h"), 0, 0).unwrap();
         for (text, expected) in [
             ("role:master\nmaster_replid:h", true),
             ("role:master\nmaster_replid:g", false),
@@ -192,7 +198,7 @@ mod tests {
             assert_eq!(identity.is_still(text.as_bytes()), expected, "{text}");
         }
         assert!(
-            Identity::new(Some("r"), None, 0)
+            Identity::new(Some("r"), None, 0, 0)
                 .unwrap()
                 .is_still(b"role:master")
         );

@@ -192,7 +192,7 @@ mod tests {
     fn reading_clock(clock: Option<ClockReading>) -> Proofs<u8> {
         Proofs::new(Some(Witness {
             evidence: Evidence::Value(b"r h 7 1".to_vec()),
-            identity: Identity::new(Some("r"), Some("h"), 7).unwrap(),
+            identity: Identity::new(Some("r"), Some("h"), 7, 0).unwrap(),
             age: std::time::Duration::ZERO,
             calm: true,
             lossless: true,

@@ -203,16 +203,19 @@ enum Trouble {
     OutOfMemory,
     /// An operator has taken rights away from the user of the locks.
     NoRights,
+    /// The same for the right to read, which scripts need to compare.
+    NoRightToRead,
     /// The server is a replica for a time, and its master cannot be reached.
     Demoted,
 }
 
-const TROUBLES: [Trouble; 6] = [
+const TROUBLES: [Trouble; 7] = [
     Trouble::Busy,
     Trouble::DiskFailed,
     Trouble::TooFewReplicas,
     Trouble::OutOfMemory,
     Trouble::NoRights,
+    Trouble::NoRightToRead,
     Trouble::Demoted,
 ];
 
@@ -241,6 +244,9 @@ impl Trouble {
             Trouble::NoRights => drop(server.command(&[
                 "ACL", "SETUSER", "default", "-eval", "-evalsha", "-del", "-pexpire",
             ])),
+            Trouble::NoRightToRead => {
+                server.command(&["ACL", "SETUSER", "default", "-get"]);
+            }
             Trouble::Demoted => drop(server.command(&["REPLICAOF", "127.0.0.1", "1"])),
         }
     }
@@ -251,7 +257,7 @@ impl Trouble {
             Trouble::DiskFailed => &["CONFIG", "SET", "save", ""],
             Trouble::TooFewReplicas => &["CONFIG", "SET", "min-replicas-to-write", "0"],
             Trouble::OutOfMemory => &["CONFIG", "SET", "maxmemory", "0"],
-            Trouble::NoRights => &["ACL", "SETUSER", "default", "+@all"],
+            Trouble::NoRights | Trouble::NoRightToRead => &["ACL", "SETUSER", "default", "+@all"],
             Trouble::Demoted => &["REPLICAOF", "NO", "ONE"],
         };
         server.command(words);
@@ -290,7 +296,7 @@ fn what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_
             std::thread::scope(|scope| {
                 // A release ends when a majority cannot confirm it: the replies of the others are not read yet.
                 let most = match trouble {
-                    Trouble::NoRights | Trouble::Demoted => nodes,
+                    Trouble::NoRights | Trouble::NoRightToRead | Trouble::Demoted => nodes,
                     _ => nodes / 2 + 1,
                 };
                 let troubled = &servers[..most];

@@ -79,6 +79,13 @@ fn client(groups: &[&Group], guard: Option<Duration>) -> Redlock {
     redlock.with_options(options).unwrap()
 }
 
+/// Whether a new connection finds a witness that is old enough.
+fn is_seasoned(server: &Server) -> bool {
+    let left = server.command(&["TTL", "redlock:witness"]);
+    let left: u64 = redis::from_redis_value(left).unwrap();
+    left < 315_360_000 - (MAX_TTL + MARGIN).as_secs() - 1
+}
+
 fn with_and_without(run: impl Fn(Option<Duration>) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| run(None));
@@ -203,6 +210,30 @@ fn a_server_that_was_flushed_makes_two_holders_only_without_the_guard() {
     });
 }
 
+/// Each database has a witness, and that of the other one is of the same server.
+#[test]
+fn databases_that_are_swapped_make_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let group = one();
+        let [first, connected, fresh] = [0, 1, 2].map(|_| group.client(guard));
+        let other = Redlock::new([format!("{}/1", group.name.url())]).unwrap();
+        let other = other.with_options(options().restart_guard(guard.unwrap_or_default()));
+        other
+            .unwrap()
+            .acquire("b", MAX_TTL)
+            .unwrap()
+            .release()
+            .unwrap();
+        connected.acquire("b", MAX_TTL).unwrap().release().unwrap();
+        eventually("both are old enough", || {
+            guard.is_none() || is_seasoned(&group.servers[0])
+        });
+        let held = first.try_acquire("a", MAX_TTL).unwrap().unwrap();
+        group.servers[0].command(&["SWAPDB", "0", "1"]);
+        is_granted_twice_only_without(guard, &[&connected, &fresh], held);
+    });
+}
+
 #[test]
 fn a_majority_that_fails_over_makes_two_holders_only_without_the_guard() {
     with_and_without(|guard| {
@@ -252,18 +283,14 @@ fn the_first_use_of_a_server_that_has_lost_nothing_waits_for_nothing() {
     let redlock = group.client(Some(MAX_TTL));
     let before = looks();
     let lock = redlock.try_acquire("a", MAX_TTL).unwrap().unwrap();
-    // INFO server, INFO replication and INFO stats, twice; INFO commandstats; and the look behind the lock, which a busy
+    // INFO server, INFO replication, INFO stats and INFO commandstats, twice; and the look behind the lock, which a busy
     // machine repeats.
-    let twice = 2 * 3 + 1 + 2;
+    let twice = 2 * 4 + 2;
     assert!(looks() - before > twice);
     lock.release().unwrap();
     let left: u64 = redis::from_redis_value(master.command(&["TTL", "redlock:witness"])).unwrap();
     assert!(left > 300_000_000, "{left}");
-    eventually("the witness is old enough", || {
-        let left = master.command(&["TTL", "redlock:witness"]);
-        let left: u64 = redis::from_redis_value(left).unwrap();
-        left < 315_360_000 - (MAX_TTL + MARGIN).as_secs() - 1
-    });
+    eventually("the witness is old enough", || is_seasoned(master));
     let (before, sets) = (looks(), master.calls("set"));
     let redlock = group.client(Some(MAX_TTL));
     redlock

@@ -6,6 +6,7 @@ use crate::support;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -300,17 +301,9 @@ fn with_uptime(server: &Server, uptime: &'static str) -> Fake {
     with_info(server, vec![("uptime_in_seconds:", uptime)])
 }
 
-/// A server in front of which INFO has other lines in place of those that begin so. It is a sentinel, too, which names
-/// itself.
+/// A server in front of which INFO has other lines in place of those that begin so.
 fn with_info(server: &Server, others: Vec<(&'static str, &'static str)>) -> Fake {
-    let (socket, port) = (server.socket(), Arc::new(OnceLock::new()));
-    let own = port.clone();
-    let fake = Fake::new(move |words| {
-        if words[0] == b"SENTINEL" {
-            let port = own.get().map(u16::to_string).unwrap();
-            return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into();
-        }
-        let reply = relayed(&socket, words);
+    in_front_of(server, move |words, reply| {
         if words[0] != b"INFO" {
             return reply;
         }
@@ -323,6 +316,22 @@ fn with_info(server: &Server, others: Vec<(&'static str, &'static str)>) -> Fake
         let lines: Vec<String> = info.trim_end().split("\r\n").map(line).collect();
         let info = lines.join("\r\n");
         format!("${}\r\n{info}\r\n", info.len()).into()
+    })
+}
+
+/// A server whose replies go through `reply`. It is a sentinel, too, which names itself.
+fn in_front_of(
+    server: &Server,
+    reply: impl Fn(&Words, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+) -> Fake {
+    let (socket, port) = (server.socket(), Arc::new(OnceLock::new()));
+    let own = port.clone();
+    let fake = Fake::new(move |words| {
+        if words[0] == b"SENTINEL" {
+            let port = own.get().map(u16::to_string).unwrap();
+            return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into();
+        }
+        reply(words, relayed(&socket, words))
     });
     port.set(fake.port()).unwrap();
     fake
@@ -417,6 +426,28 @@ fn by_default_a_server_that_reports_neither_uptime_nor_evictions_votes_at_each_c
     let text = unavailable(client(&[url], guarded()).try_acquire("a", MAX_TTL)).to_string();
     assert!(text.contains("needs evicted_keys in INFO stats"), "{text}");
     assert!(!text.contains("uptime"), "{text}");
+}
+
+/// A script of others may run for a moment, between the two looks of a new connection.
+#[test]
+fn by_default_a_server_that_refuses_info_for_now_gives_no_unguarded_votes() {
+    let server = Server::start();
+    for section in ["server", "replication", "stats", "commandstats"] {
+        let asked = AtomicUsize::new(0);
+        let fake = in_front_of(&server, move |words, reply| {
+            let is_it = words[0] == b"INFO" && words[1] == section.as_bytes();
+            match is_it && asked.fetch_add(1, Ordering::Relaxed) == 1 {
+                true => b"-BUSY Redis is busy running a script.\r\n".to_vec(),
+                false => reply,
+            }
+        });
+        let url = format!("redis+sentinel://127.0.0.1:{}/m", fake.port());
+        let redlock = client(&[url], options());
+        eventually("the next connection has the guard", || {
+            let errors = unavailable(redlock.try_acquire("a", MAX_TTL));
+            errors.retry_after().is_some()
+        });
+    }
 }
 
 /// One that reports its uptime is guarded by that.

@@ -382,9 +382,7 @@ impl ShardWorld {
         let here = &mut self.clusters[cluster].servers[server].here;
         let run_id = format!("run_id:{cluster}-{server}\r\n");
         if is_target {
-            let commands = Reply::Bulk(Vec::new());
-            let witness =
-                WitnessLook::calm(identity(here, &run_id), Some(&commands), &Secret::default());
+            let witness = WitnessLook::calm(identity(here, &run_id), &Secret::default());
             return witness.map(|(witness, _)| witness);
         }
         let seasoned = RestartGuard::new(LONGEST, nodes).of_set().seasoned();
@@ -397,7 +395,7 @@ impl ShardWorld {
                 (set.iter().map(Vec::as_slice).collect(), here.time(t));
             here.store.execute(time, &set, &mut |_, _| 0);
         }
-        looked.and(look_at(here, &run_id, t)?, false)
+        looked.and(look_at(here, &run_id, t)?)
     }
 
     // ---- faults
@@ -421,7 +419,12 @@ impl ShardWorld {
 fn identity(here: &Instance, run_id: &str) -> Vec<Reply> {
     let before = u8::from(here.promoted);
     let replication = format!("{}master_replid2:{before}\r\n", here.replication());
-    let parts = [run_id.to_owned(), replication, here.stats()];
+    let parts = [
+        run_id.to_owned(),
+        replication,
+        here.stats(),
+        here.commandstats(),
+    ];
     parts.map(|text| Reply::Bulk(text.into_bytes())).into()
 }
 

@@ -19,7 +19,7 @@ fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_s
             uptime: Some((Duration::from_secs(1000), now)),
             witness: Some(Witness {
                 evidence: Evidence::Value(Vec::new()),
-                identity: Identity::new(Some("r"), Some("h"), 0).unwrap(),
+                identity: Identity::new(Some("r"), Some("h"), 0, 0).unwrap(),
                 age: Duration::from_secs(1000),
                 calm: false,
                 lossless: true,
@@ -54,7 +54,7 @@ fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved()
         uptime: Some((Duration::from_secs(1000), now)),
         witness: Some(Witness {
             evidence: Evidence::Value(Vec::new()),
-            identity: Identity::new(Some("r"), Some(history), 0).unwrap(),
+            identity: Identity::new(Some("r"), Some(history), 0, 0).unwrap(),
             age: Duration::from_secs(age),
             calm: false,
             lossless,
@@ -91,7 +91,7 @@ fn another_lane_s_record_of_a_server_counts() {
         uptime: Some((Duration::from_secs(1000), at(seconds))),
         witness: Some(Witness {
             evidence: Evidence::Value(Vec::new()),
-            identity: Identity::new(Some(run_id), Some("h"), 0).unwrap(),
+            identity: Identity::new(Some(run_id), Some("h"), 0, 0).unwrap(),
             age: Duration::from_secs(1000),
             calm: true,
             lossless: true,
