@@ -303,20 +303,23 @@ fn with_uptime(server: &Server, uptime: &'static str) -> Fake {
 
 /// A server in front of which INFO has other lines in place of those that begin so.
 fn with_info(server: &Server, others: Vec<(&'static str, &'static str)>) -> Fake {
-    in_front_of(server, move |words, reply| {
-        if words[0] != b"INFO" {
-            return reply;
-        }
-        let text = String::from_utf8_lossy(&reply);
-        let (_, info) = text.split_once("\r\n").unwrap();
-        let line = |line: &str| {
-            let other = others.iter().find(|(start, _)| line.starts_with(start));
-            other.map_or(line, |(_, other)| other).to_owned()
-        };
-        let lines: Vec<String> = info.trim_end().split("\r\n").map(line).collect();
-        let info = lines.join("\r\n");
-        format!("${}\r\n{info}\r\n", info.len()).into()
+    in_front_of(server, move |words, reply| match words[0] == b"INFO" {
+        true => with_lines(&reply, &others),
+        false => reply,
     })
+}
+
+/// A reply to INFO, with other lines in place of those that begin so.
+fn with_lines(reply: &[u8], others: &[(&str, &str)]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(reply);
+    let (_, info) = text.split_once("\r\n").unwrap();
+    let line = |line: &str| {
+        let other = others.iter().find(|(start, _)| line.starts_with(start));
+        other.map_or(line, |(_, other)| other).to_owned()
+    };
+    let lines: Vec<String> = info.trim_end().split("\r\n").map(line).collect();
+    let info = lines.join("\r\n");
+    format!("${}\r\n{info}\r\n", info.len()).into()
 }
 
 /// A server whose replies go through `reply`. It is a sentinel, too, which names itself.
@@ -432,12 +435,18 @@ fn by_default_a_server_that_reports_neither_uptime_nor_evictions_votes_at_each_c
 #[test]
 fn by_default_a_server_that_refuses_info_for_now_gives_no_unguarded_votes() {
     let server = Server::start();
+    // Such a one has long been up, and was promoted.
+    let promoted = [
+        ("uptime_in_seconds:", "uptime_in_seconds:9000"),
+        ("master_replid2:", "master_replid2:1"),
+    ];
     for section in ["server", "replication", "stats", "commandstats"] {
         let asked = AtomicUsize::new(0);
         let fake = in_front_of(&server, move |words, reply| {
             let is_it = words[0] == b"INFO" && words[1] == section.as_bytes();
             match is_it && asked.fetch_add(1, Ordering::Relaxed) == 1 {
                 true => b"-BUSY Redis is busy running a script.\r\n".to_vec(),
+                false if words[0] == b"INFO" => with_lines(&reply, &promoted),
                 false => reply,
             }
         });
