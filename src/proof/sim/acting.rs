@@ -295,9 +295,7 @@ impl World {
         self.is_in_place(held.token, false);
         self.checks.tokens[held.token].belief = None;
         self.is_to_go(c, held.token, 0);
-        let waits = self.clients[c].forsaken.waits && valid;
-        let only_write =
-            self.random.chance(40) || !valid || self.conditions.is_forsaken() && !waits;
+        let only_write = self.random.chance(40) || !valid;
         self.give_back(c, thread, held, only_write, None);
     }
 

@@ -208,11 +208,9 @@ impl World {
         self.clients[c].forsaken.unlucky = u32::try_from(self.random.below(3)).unwrap();
     }
 
-    /// Servers refuse the keys beside a lock, or all that ends it, on at least one node of each majority: so at least
-    /// one refusal is read before its release is over. (If that is the only one, and the last reply, no thread reads
-    /// it: the key stays until the next operation.)
+    /// Servers refuse the keys beside a lock, or all that ends it: one at least, whose reply may be the last.
     fn some_refuse(&mut self, trouble: Trouble, until: u64) {
-        let spared = self.random.pick(self.quorum());
+        let spared = self.random.pick(self.servers.len());
         let first = self.random.pick(self.servers.len());
         let count = self.servers.len() - spared;
         for at in first..first + count {

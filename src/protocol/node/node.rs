@@ -224,8 +224,7 @@ impl Node {
 
     /// Whether the worker has releases to write, or their replies to read.
     pub(crate) fn has_unfinished(&self) -> bool {
-        let confirms =
-            self.link == Link::Draining && self.wire.unconfirmed_release(false).is_some();
+        let confirms = self.link == Link::Draining && self.wire.unconfirmed_release().is_some();
         let writing = self.worker == Worker::Writing;
         self.has_worker() && (self.has_releases() || writing || confirms)
     }

@@ -4,6 +4,7 @@ use crate::errors::cause::Cause;
 use crate::errors::server_error::refuses_companions;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::vote::Proof;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::witness_proofs::Part;
 
@@ -58,10 +59,12 @@ pub(crate) enum ReplyClass {
 }
 
 impl Pending {
-    /// Whether this is the end of a lock that no operation waits for.
-    pub(super) fn is_debt_alone(&self) -> bool {
-        let alone = |one: &SentCommand| one.awaited != Awaited::ByOperation && one.debt.is_some();
-        matches!(self, Pending::Command(command) if alone(command))
+    /// Whether this is the end of a lock.
+    pub(super) fn is_debt(&self) -> bool {
+        let unread = |one: &SentCommand| {
+            one.awaited == Awaited::ByOperation && mutant(Mutant::UnreadRelease)
+        };
+        matches!(self, Pending::Command(command) if command.debt.is_some() && !unread(command))
     }
 
     /// The command, if this is one.

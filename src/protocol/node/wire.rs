@@ -45,20 +45,20 @@ struct Expected {
 #[derive(Default)]
 struct Replies {
     queue: VecDeque<Expected>,
-    /// The number of replies to debts that no operation waits for. (Whether there are any is asked behind each
-    /// operation, and hundreds of others may be pending.)
-    alone: usize,
+    /// The number of replies to debts. (Whether there are any is asked behind each operation, and hundreds of others may
+    /// be pending.)
+    debts: usize,
 }
 
 impl Replies {
     fn push(&mut self, expected: Expected) {
-        self.alone += usize::from(expected.pending.is_debt_alone());
+        self.debts += usize::from(expected.pending.is_debt());
         self.queue.push_back(expected);
     }
 
     fn pop(&mut self) -> Option<Expected> {
         let expected = self.queue.pop_front()?;
-        self.alone -= usize::from(expected.pending.is_debt_alone());
+        self.debts -= usize::from(expected.pending.is_debt());
         Some(expected)
     }
 }
@@ -125,17 +125,13 @@ impl Wire {
         since.is_some_and(|(since, then)| since <= then)
     }
 
-    /// When the oldest end of a lock was written that may not have been carried out, and that no operation waits for.
-    /// `refused`: some were refused lately. Then an end that an operation has waited for is included: the operation
-    /// ends with a majority, and the reply may not be read. Every end is included that was sent to a server of a Redis
-    /// Cluster: another server may own the key by now.
-    pub(crate) fn unconfirmed_release(&self, refused: bool) -> Option<Instant> {
-        let all = self.handshake.routed || refused;
-        if self.expected.alone == 0 && !all {
+    /// When the oldest end of a lock was written that may not have been carried out. An operation may have waited for it:
+    /// that ends with a majority.
+    pub(crate) fn unconfirmed_release(&self) -> Option<Instant> {
+        if self.expected.debts == 0 {
             return None;
         }
-        let is_it =
-            |one: &&Expected| one.pending.is_debt_alone() || all && one.pending.debt().is_some();
+        let is_it = |one: &&Expected| one.pending.is_debt();
         Some(self.expected.queue.iter().find(is_it)?.at)
     }
 
@@ -315,45 +311,33 @@ mod tests {
     use crate::protocol::node::witness::{Evidence, Identity, Witness};
     use crate::values::clock;
 
-    /// The reply may not be read once others have decided, and it may report that another server owns the key.
     #[test]
-    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused() {
-        for (routed, alone, refused, expected) in [
-            (false, false, false, false),
-            (false, true, false, true),
-            (false, false, true, true),
-            (true, false, false, true),
-        ] {
+    fn a_release_is_to_be_confirmed_until_its_reply_is_read() {
+        for awaited in [Awaited::ByOperation, Awaited::ByNone, Awaited::AsProbe] {
             let now = clock::instant();
-            let mut wire = Wire::new(Handshake {
-                routed,
-                ..Handshake::default()
-            });
+            let mut wire = Wire::default();
             let out = Output {
                 bytes: &mut Vec::new(),
                 start: 0,
                 now,
             };
-            let pending = |owed| {
+            let pending = |debt| {
                 Pending::Command(SentCommand {
                     operation: None,
-                    debt: owed,
-                    awaited: match alone {
-                        true => Awaited::ByNone,
-                        false => Awaited::ByOperation,
-                    },
+                    debt,
+                    awaited,
                     named: false,
                     loads: false,
                     needs: Proof::None,
                 })
             };
             wire.expect(pending(None), &out);
-            assert_eq!(wire.unconfirmed_release(refused), None);
+            assert_eq!(wire.unconfirmed_release(), None);
             wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
-            assert_eq!(wire.unconfirmed_release(refused), expected.then_some(now));
+            assert_eq!(wire.unconfirmed_release(), Some(now));
             wire.receive(b"+OK\r\n:1\r\n");
             while wire.next_reply(now, |_, _| ()).unwrap().is_some() {}
-            assert_eq!(wire.unconfirmed_release(refused), None);
+            assert_eq!(wire.unconfirmed_release(), None);
         }
     }
 

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::NodeErrors;
-use crate::protocol::commands::action::Action;
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::discovery::found_master::MasterConfirmation;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -158,11 +157,6 @@ impl<W> Core<W> {
         all.filter(|node| is(&self.nodes[*node])).collect()
     }
 
-    /// Whether another server may have a key by now: releases that were waited for must be confirmed, too.
-    fn is_routed(&self) -> bool {
-        self.nodes.iter().any(|node| node.wire().handshake.routed)
-    }
-
     /// Nodes that operations are sent to.
     pub(crate) fn connected_nodes(&self) -> NodeSet {
         self.which(Node::is_connected)
@@ -192,9 +186,6 @@ impl<W> Core<W> {
     pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) {
         if op.action.ends() {
             self.cancel_behind(&op, now);
-        }
-        let shortens = matches!(op.action, Action::Shorten(_));
-        if op.action.ends() && (op.only_write || shortens || self.is_routed()) {
             self.confirmation.released(now);
         }
         let index = self.operations.submit(op, caller, now);

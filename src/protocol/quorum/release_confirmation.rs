@@ -1,39 +1,28 @@
-//! The thread that confirms releases which no operation waits for, and resends commands that were refused for now.
+//! The thread that confirms releases, and resends commands that were refused for now.
 //!
 //! A connection whose other side is gone accepts releases; a server that has forgotten the scripts, is busy, loads its
-//! data or cannot write to its disk does not carry them out. Mostly the next operation finds out; this thread is for a
-//! program that does nothing more.
+//! data or cannot write to its disk does not carry them out. A release that is waited for ends with a majority, too, and
+//! leaves the replies of the other nodes unread. Mostly the next operation reads them; this thread is for a program that
+//! does nothing more.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::thread_step::ThreadStep;
 
-/// How long the thread stays after the last release: if locks are dropped again and again, one thread serves them all.
+/// How long the thread stays after the last release: if locks end again and again, one thread serves them all.
 const LINGER: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(crate) struct ReleaseConfirmation {
-    /// When a release that no operation waits for was last submitted.
+    /// When a release was last submitted.
     released: Option<Instant>,
     is_running: bool,
-    /// Whether a node has refused a release, for its keys or for now. Other nodes may have, in replies that are not
-    /// read yet.
-    refused: bool,
 }
 
 impl ReleaseConfirmation {
     pub(crate) fn released(&mut self, now: Instant) {
         self.released = Some(now);
-    }
-
-    pub(crate) fn refused(&mut self) {
-        self.refused = true;
-    }
-
-    /// Whether releases that operations waited for must be confirmed, too.
-    pub(crate) fn some_are_refused(&self) -> bool {
-        self.refused
     }
 
     /// Whether a thread must be started. `any`: whether there is something for it to do.
@@ -70,7 +59,7 @@ impl ReleaseConfirmation {
             Some(until) if now < until => ThreadStep::Wait { until },
             Some(_) if work_at.is_some() => ThreadStep::TryToLead,
             _ => {
-                (self.is_running, self.refused) = (mutant(Mutant::ConfirmOneTime), false);
+                self.is_running = mutant(Mutant::ConfirmOneTime);
                 ThreadStep::Finished
             }
         }
@@ -82,17 +71,6 @@ mod tests {
     use super::*;
     use crate::values::clock;
 
-    #[test]
-    fn releases_that_were_waited_for_are_confirmed_after_a_refusal_until_the_thread_ends() {
-        let mut confirmation = ReleaseConfirmation::default();
-        assert!(!confirmation.some_are_refused());
-        confirmation.refused();
-        assert!(confirmation.some_are_refused());
-        assert!(confirmation.starts(true));
-        let next = confirmation.next(None, None, false, clock::instant());
-        assert!(matches!(next, ThreadStep::Finished), "{next:?}");
-        assert!(!confirmation.some_are_refused());
-    }
     #[test]
     fn a_node_has_its_time_to_answer_and_the_thread_stays_a_while_after_the_last_release() {
         let now = clock::instant();

@@ -291,8 +291,7 @@ impl<W> Core<W> {
     /// which one may be due.
     fn oldest_unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
-        let refused = self.confirmation.some_are_refused();
-        let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed_release(refused));
+        let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed_release());
         let late = self.operations.late.since(self.connected_nodes());
         unconfirmed.chain(late).min()
     }

@@ -101,12 +101,6 @@ impl<W> Core<W> {
             self.nodes[node].pinged();
             return true;
         };
-        if let Reply::Error(error) = &reply
-            && command.is_refused_for_companions(error)
-            && !mutant(Mutant::UnreadRefusal)
-        {
-            self.confirmation.refused();
-        }
         let index = command.operation.and_then(|id| self.operations.open(id));
         let late = command.operation.filter(|_| index.is_none());
         let late = late.and_then(|id| self.operations.late.take(id, node));
@@ -260,13 +254,9 @@ impl<W> Core<W> {
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
                 self.nodes[node].defer(debt.clone(), retries, &mut self.rng, now);
                 self.all.steady_until = None;
-                // Another node may have refused it, too, and its reply may not be read.
-                self.confirmation.refused();
                 // The thread that sends it again may be there already, and the node's worker may have to send it.
                 self.news = true;
             }
-            // The next connection carries it out; the replies of other nodes are read, as above.
-            Vote::Sever(_) if !mutant(Mutant::DemotionIsOfOne) => self.confirmation.refused(),
             _ => {}
         }
     }

@@ -112,7 +112,6 @@ impl<W> Core<W> {
         let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
         let dialect = node.wire_mut().dialect(loads, key);
-        // Shortening is rare: each one is confirmed.
         let alone = operation.op.only_write || shortens;
         let command = SentCommand {
             operation: Some(OperationId { index, number }),

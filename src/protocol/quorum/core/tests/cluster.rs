@@ -96,31 +96,6 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
     set_mutant(None);
 }
 
-/// Otherwise a confirmer would be started with each release.
-#[test]
-fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
-    for (routed, stays) in [(true, true), (false, false)] {
-        let mut world = World::new();
-        world.begin_to_connect();
-        let handshake = Handshake {
-            dialect: crate::protocol::commands::dialect::Dialect::ALL,
-            routed,
-            ..Handshake::default()
-        };
-        assert!(world.core.connected(0, Ok(handshake), world.now));
-        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
-        assert!(matches!(
-            tasks,
-            [ThreadStep::Adopt { .. }, ThreadStep::Reconnected]
-        ));
-        let op = Op::new(Action::Release(Notify::None), key(b"a"));
-        world.core.submit(op, 0, world.now);
-        world.answers(b":1\r\n");
-        let next = world.core.next(ThreadRole::Confirmer, world.now);
-        assert_eq!(matches!(next, ThreadStep::Wait { .. }), stays, "{next:?}");
-    }
-}
-
 /// The caller sends on what its operation reports, which no longer has this node's answer.
 #[test]
 fn a_release_is_sent_on_although_its_node_was_given_up_before_it_redirected_it() {

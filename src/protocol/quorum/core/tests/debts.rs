@@ -177,21 +177,6 @@ fn a_release_that_a_user_may_not_carry_out_for_now_is_sent_again() {
     assert!(found);
 }
 
-/// The operation has ended by then, and nothing else would read them.
-#[test]
-fn a_release_that_a_replica_refuses_has_the_refusals_of_other_nodes_read() {
-    let reads = || {
-        let answer = b"-READONLY You can't write against a read only replica.\r\n";
-        let world = released(own(NodeSet::ALL), answer);
-        world.core.confirmation.some_are_refused()
-    };
-    assert!(reads());
-    set_mutant(Some(Mutant::DemotionIsOfOne));
-    let found = !reads();
-    set_mutant(None);
-    assert!(found);
-}
-
 #[test]
 fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
     for action in [
