@@ -429,7 +429,10 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
                           redlock_lock_t **out);
 
 /* The same for all calls that wait: from now on, those of this thread call keep_trying(user) as redlock_acquire_while()
-   does, and return CANCELLED when it returns 0; each still waits no longer than it would. A single attempt calls nothing. For
+   does, and return CANCELLED when it returns 0; each still waits no longer than it would. A single attempt calls it only
+   while first connections are waited for. redlock_connect(), redlock_check(), redlock_inspect(), their forms for JSON,
+   redlock_inspect_last_run(), and redlock_break_lock() while it looks for the holder, call it every 50 ms, and what they had
+   begun goes on in a thread of the library for as long as they may block. For
    languages in which signals, or the end of the program, must end a wait. NULL: no function, as at the beginning. A thread
    that has set one is handed no lock by its own process: it is notified, as by other processes. */
 void redlock_set_keep_trying(int (*keep_trying)(void *user), void *user);

@@ -1,39 +1,13 @@
 //! All ways to a `redlock_lock_t`.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use super::client::{Client, redlock_of};
+use super::keep_trying::asking;
 use super::lock::Handle;
 use super::*;
 use crate::{Lock, Redlock, Token};
-
-type KeepTrying = unsafe extern "C" fn(*mut c_void) -> c_int;
-
-thread_local! {
-    /// The function that waits of this thread ask, and its argument.
-    static KEEP_TRYING: Cell<Option<(KeepTrying, *mut c_void)>> = const { Cell::new(None) };
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn redlock_set_keep_trying(keep_trying: Option<KeepTrying>, user: *mut c_void) {
-    // In a thread that is ending there may be no place for it.
-    let _ = KEEP_TRYING.try_with(|asked| asked.set(keep_trying.map(|function| (function, user))));
-}
-
-/// Waits, and asks the function of this thread meanwhile. A single attempt asks nothing.
-pub(super) fn asking<T>(
-    wait: Duration,
-    acquire: impl FnOnce(Option<&mut dyn FnMut() -> bool>) -> T,
-) -> T {
-    let asked = KEEP_TRYING.try_with(Cell::get).ok().flatten();
-    match asked.filter(|_| !wait.is_zero()) {
-        // SAFETY: the caller's function with the caller's argument, in the thread for which it was set.
-        Some((function, user)) => acquire(Some(&mut || unsafe { function(user) } != 0)),
-        None => acquire(None),
-    }
-}
 
 /// The steps that all ways to a lock have in common.
 ///
@@ -64,7 +38,7 @@ extern "C" fn redlock_try_acquire(
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
-        let lock = redlock.acquire_within(resource, ms(ttl), Duration::ZERO);
+        let lock = asking(|asked| redlock.acquire_asking(resource, ms(ttl), Duration::ZERO, asked));
         lock.map_err(Into::into)
     };
     // SAFETY: the header demands it.
@@ -81,9 +55,7 @@ extern "C" fn redlock_acquire(
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
         let wait = redlock.options().wait;
-        let lock = asking(wait, |asked| {
-            redlock.acquire_asking(resource, ms(ttl), wait, asked)
-        });
+        let lock = asking(|asked| redlock.acquire_asking(resource, ms(ttl), wait, asked));
         lock.map_err(Into::into)
     };
     // SAFETY: the header demands it.
@@ -100,9 +72,7 @@ extern "C" fn redlock_acquire_within(
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
-        let lock = asking(ms(wait), |asked| {
-            redlock.acquire_asking(resource, ms(ttl), ms(wait), asked)
-        });
+        let lock = asking(|asked| redlock.acquire_asking(resource, ms(ttl), ms(wait), asked));
         lock.map_err(Into::into)
     };
     // SAFETY: the header demands it.
@@ -161,9 +131,7 @@ extern "C" fn redlock_acquire_reentrant(
         let locks = redlock_of(client)?.reentrant();
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
-        let lock = asking(ms(wait), |asked| {
-            locks.acquire_asking(resource, ms(ttl), ms(wait), asked)
-        })?;
+        let lock = asking(|asked| locks.acquire_asking(resource, ms(ttl), ms(wait), asked))?;
         Ok(Handle::of_entry(lock))
     })
 }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use super::keep_trying::answered;
 use super::published::Published;
 use super::*;
 use crate::{Event, Options, Redlock, Tls};
@@ -249,7 +250,7 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_connect(client: Option<&Client>) -> c_int {
     status(|| {
-        redlock_of(client)?.connect()?;
+        answered(redlock_of(client)?, Redlock::connect)?;
         Ok(())
     })
 }

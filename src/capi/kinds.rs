@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-use super::acquire::asking;
 use super::client::{Client, redlock_of};
+use super::keep_trying::asking;
 use super::lock::{Handle, HeldHandle, handle};
 use super::*;
 use crate::{Lockable, Redlock, Token};
@@ -24,9 +24,7 @@ fn acquire(
 ) -> c_int {
     make(out, || {
         let lockable = lockable(&redlock_of(client)?)?;
-        let lock = asking(ms(wait), |asked| {
-            lockable.acquire_asking(ms(ttl), ms(wait), asked)
-        })?;
+        let lock = asking(|asked| lockable.acquire_asking(ms(ttl), ms(wait), asked))?;
         Ok(Handle::new(lock))
     })
 }

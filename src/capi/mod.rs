@@ -1,7 +1,8 @@
 //! The C interface. Its manual is `redlock.h`; only the implementation is described here: errors and panics at the
 //! boundary in this file, `redlock_t` in `client` and `published`, `redlock_lock_t` in `lock`, the ways to it in
-//! `acquire` and `kinds`, the functions for a lock that is kept alive in `kept`, its callbacks in `callback`, texts
-//! for people in `questions`, log messages in `log`, events in `observer`, nodes for tests in `testing`.
+//! `acquire` and `kinds`, the function that calls ask whether to go on in `keep_trying`, the functions for a lock that is
+//! kept alive in `kept`, its callbacks in `callback`, texts for people in `questions`, log messages in `log`, events in
+//! `observer`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -19,6 +20,7 @@ use crate::{Error, LostReason};
 mod acquire;
 mod callback;
 mod client;
+mod keep_trying;
 mod kept;
 mod kinds;
 mod lock;
@@ -138,6 +140,14 @@ impl Failure {
         }
     }
 
+    fn panic(text: &str) -> Failure {
+        Failure {
+            code: REDLOCK_PANIC,
+            text: format!("a bug in redlock-sync: {text}"),
+            ..Failure::default()
+        }
+    }
+
     fn null(what: &str) -> Failure {
         Failure::config(format!("{what} is NULL"))
     }
@@ -217,11 +227,7 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref().map(String::as_str));
-            Failure {
-                code: REDLOCK_PANIC,
-                text: format!("a bug in redlock-sync: {}", text.unwrap_or("a panic")),
-                ..Failure::default()
-            }
+            Failure::panic(text.unwrap_or("a panic"))
         }
     };
     // In a thread that is ending there may be no place for it.

@@ -5,16 +5,27 @@ use std::mem::MaybeUninit;
 use std::time::UNIX_EPOCH;
 
 use super::client::{Client, redlock_of};
+use super::keep_trying::answered;
 use super::*;
 use crate::ops::holder::{Holder, HolderText};
 use crate::ops::json::Json;
 use crate::ops::named_holder::NamedHolder;
 use crate::ops::result_json;
-use crate::{Inspection, LockState};
+use crate::{Inspection, LockState, Redlock, Report};
 
 /// Writes the option in the advice as C names it.
 fn in_c(text: String) -> String {
     text.replace("Options::restart_guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
+}
+
+fn checked(client: Option<&Client>, probe: &[u8]) -> Result<Report, Failure> {
+    let probe = probe.to_vec();
+    answered(redlock_of(client)?, move |redlock| redlock.check(&probe))
+}
+
+fn inspected(redlock: Redlock, resource: &[u8]) -> Result<Inspection, Failure> {
+    let resource = resource.to_vec();
+    answered(redlock, move |redlock| redlock.inspect(&resource))
 }
 
 #[unsafe(no_mangle)]
@@ -32,7 +43,7 @@ extern "C" fn redlock_check(
             return Err(Failure::null("fit"));
         }
         // SAFETY: the header demands it.
-        let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
+        let report = checked(client, unsafe { bytes(probe, len)? })?;
         (is_fit, findings) = (report.is_fit(), in_c(report.to_string()));
         Ok(())
     });
@@ -63,7 +74,7 @@ extern "C" fn redlock_inspect(
             return Err(Failure::null("state"));
         }
         // SAFETY: the header demands it.
-        let found = redlock_of(client)?.inspect(unsafe { bytes(resource, len)? })?;
+        let found = inspected(redlock_of(client)?, unsafe { bytes(resource, len)? })?;
         seen = shown(&found);
         Ok(())
     });
@@ -90,7 +101,7 @@ extern "C" fn redlock_check_json(
 ) -> c_int {
     let document = || {
         // SAFETY: the header demands it.
-        let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
+        let report = checked(client, unsafe { bytes(probe, len)? })?;
         Ok(result_json::report(&report, |finding| {
             in_c(finding.to_string())
         }))
@@ -111,7 +122,7 @@ extern "C" fn redlock_inspect_json(
     let document = || {
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
-        let found = redlock_of(client)?.inspect(resource)?;
+        let found = inspected(redlock_of(client)?, resource)?;
         Ok(result_json::inspection(resource, &found))
     };
     // SAFETY: the header demands it.
@@ -135,7 +146,10 @@ extern "C" fn redlock_inspect_last_run(
             return Err(Failure::null("ended_ms"));
         }
         // SAFETY: the header demands it.
-        let last = redlock_of(client)?.last_run(unsafe { bytes(resource, len)? })?;
+        let resource = unsafe { bytes(resource, len)? }.to_vec();
+        let last = answered(redlock_of(client)?, move |redlock| {
+            redlock.last_run(&resource)
+        })?;
         if let Some(last) = last {
             let ended = last.ended().duration_since(UNIX_EPOCH).unwrap_or_default();
             by = last.label().unwrap_or_default().to_owned();
@@ -208,7 +222,7 @@ extern "C" fn redlock_break_lock(
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
-        let found = redlock.inspect(resource)?;
+        let found = inspected(redlock.clone(), resource)?;
         was_broken = match holder_of(&found, &named)? {
             Some(holder) => redlock.break_lock(resource, &holder)?,
             None => false,

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import pickle
 import signal
+import socket
 import threading
 import time
 import unittest
@@ -140,6 +141,29 @@ with locks.lock("signal:kept", ttl=10) as lock:
         self.assertEqual(child.stdout.readline(), "interrupted\n")
         self.assertLess(time.monotonic() - began, SOON)
         self.assertEqual(child.communicate(timeout=30), ("", ""))
+
+    def test_ctrl_c_ends_every_call_that_waits_for_a_connection_soon(self):
+        # Its connections are taken, and nothing answers.
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            node = f"redis://127.0.0.1:{mute.getsockname()[1]}"
+            for call in ("connect()", 'check("probe")', 'check_json("probe")', 'inspect("a")', 'inspect_json("a")', 'locked("a")',
+                         'last_run("a")', 'break_lock("a", "1a2b3c4d")', 'try_lock("a", ttl=10)', 'lock("a", ttl=10)'):
+                with self.subTest(call=call):
+                    child = program("""
+mute = Redlock(sys.argv[2], connect_timeout=60)
+call = eval(f"lambda: mute.{sys.argv[3]}")
+try:
+    print("waits", flush=True)
+    call()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+""", node, call)
+                    self.assertEqual(child.stdout.readline(), "waits\n")
+                    time.sleep(0.3)
+                    began = time.monotonic()
+                    child.send_signal(signal.SIGINT)
+                    self.assertEqual(child.communicate(timeout=100), ("interrupted\n", ""))
+                    self.assertLess(time.monotonic() - began, SOON)
 
 
 class Loops(unittest.TestCase):

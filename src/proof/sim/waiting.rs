@@ -342,7 +342,9 @@ impl World {
             self.check(Promise::Bounds, !call.is_over(now) || owed, || {
                 format!("client {c}: thread {thread} tries after its time")
             });
-            let stopped = call.request.must_ask && call.gives_up <= self.t;
+            // A single attempt begins without a question.
+            let is_single = call.attempts == 0 && call.is_over(now);
+            let stopped = call.request.must_ask && call.gives_up <= self.t && !is_single;
             self.check(Promise::Bounds, !stopped, || {
                 format!("client {c}: thread {thread} tries, and its program has not been asked")
             });

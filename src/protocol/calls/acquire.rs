@@ -126,7 +126,8 @@ impl<W: Clone> Acquire<W> {
             since: now.mono,
             waiter: None,
             state: CallState::Begins,
-            asks: request.must_ask,
+            // A single attempt asks only while it waits for first connections.
+            asks: request.must_ask && request.end.is_none_or(|end| end > now.mono),
             was_held_here: false,
             attempts: 0,
             request,

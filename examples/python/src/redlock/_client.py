@@ -166,7 +166,7 @@ class Redlock:
 
     def connect(self) -> None:
         """Connects now, and raises Unavailable if no majority answers: for a program that should fail at its start."""
-        self._library.redlock_connect(self._handle)
+        self._ask(self._library.redlock_connect)
 
     def observe(self, function: Callable[[Event], object]) -> None:
         """Calls function(event) at each Event, in the thread that it concerns. Call it before the first lock. The function must not
@@ -212,7 +212,7 @@ class Redlock:
         """The run that `Lock.mark_done` or `redlock run --once-per` has marked as done, if its period is not over. For work that
         is done once in a period, ask while the lock is held, before the work."""
         label, times = create_string_buffer(1024), (c_uint64(), c_uint64(), c_uint64())
-        self._library.redlock_inspect_last_run(self._handle, *name_bytes(name), label, len(label), *map(byref, times))
+        self._ask(self._library.redlock_inspect_last_run, *name_bytes(name), label, len(label), *map(byref, times))
         ended, took, again_in = [time.value / 1000 for time in times]
         return LastRun(ended, took, label.value.decode(errors="replace"), again_in) if ended else None
 
@@ -221,19 +221,22 @@ class Redlock:
         of it. It gives up mutual exclusion: redlock.h explains how. False: this holder no longer has it. Config: the text names
         no holder, as a label alone does, or several."""
         broken = c_int()
-        self._library.redlock_break_lock(self._handle, *name_bytes(name), text_bytes("the holder", holder), byref(broken))
+        self._ask(self._library.redlock_break_lock, *name_bytes(name), text_bytes("the holder", holder), byref(broken))
         return bool(broken.value)
+
+    def _ask(self, function: Callable[..., None], *arguments: Any) -> None:
+        _waiting.ask(self._library, function, self._handle, *arguments)
 
     def _text(self, ask: Callable[..., None], name: str | bytes, *outputs: Any) -> str:
         text = create_string_buffer(_ROOM)
-        ask(self._handle, *name_bytes(name), text, len(text), *outputs)
+        self._ask(ask, *name_bytes(name), text, len(text), *outputs)
         return text.value.decode(errors="replace")
 
     def _document(self, ask: Callable[..., None], name: str | bytes) -> Any:
         text, needed = create_string_buffer(_ROOM), c_size_t()
         while True:
             try:
-                ask(self._handle, *name_bytes(name), text, len(text), byref(needed))
+                self._ask(ask, *name_bytes(name), text, len(text), byref(needed))
                 return json.loads(_in_python(text.value.decode()))
             except Config:
                 if needed.value <= len(text):

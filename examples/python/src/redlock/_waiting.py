@@ -132,6 +132,18 @@ def acquire(library: Any, function: Callable[..., None], arguments: tuple[Any, .
     return lock
 
 
+class _NoLock:
+    """In place of a lock, for a call that makes none."""
+
+    def drop(self) -> None:
+        pass
+
+
+def ask(library: Any, function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function that asks the nodes something."""
+    acquire(library, function, arguments, _NoLock())
+
+
 def _acquire(library: Any, function: Callable[..., None], arguments: tuple[Any, ...], lock: Any, main: bool) -> Any:
     wait = _idle.waits.pop() if _idle.waits else _Wait(main)
     try:

@@ -139,34 +139,39 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
     }
 }
 
+/// A single attempt begins without a question.
 #[test]
 fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_goes_on() {
-    let (began, mut process) = (Point::now(), OneThread::new());
-    let wanted = AcquireRequest {
-        must_ask: true,
-        ..request(Some(began.mono))
-    };
-    let mut call = call(wanted, began);
-    let mut now = began;
-    for _ in 0..3 {
-        assert!(matches!(call.next(&mut process, now), Step::AskProgram));
-        let Step::Try(op) = call.next(&mut process, now) else {
-            panic!("the program goes on");
+    for wait in [0, 9000] {
+        let (began, mut process) = (Point::now(), OneThread::new());
+        let wanted = AcquireRequest {
+            must_ask: true,
+            ..request(Some(began.mono + wait * MS))
         };
-        let wait = op.first_wait.unwrap();
-        assert_eq!((wait.since, wait.asks), (began.mono, now.mono + ASK));
-        now = later(now, ASK);
-        let mut answer = fixtures::answer(fixtures::unavailable(false, false), 0, now);
-        if let Outcome::Unavailable { unsent, .. } = &mut answer.outcome {
-            *unsent = true;
+        let mut call = call(wanted, began);
+        let mut now = began;
+        for round in 0..3 {
+            if round > 0 || wait > 0 {
+                assert!(matches!(call.next(&mut process, now), Step::AskProgram));
+            }
+            let Step::Try(op) = call.next(&mut process, now) else {
+                panic!("the program goes on");
+            };
+            let first = op.first_wait.unwrap();
+            assert_eq!((first.since, first.asks), (began.mono, now.mono + ASK));
+            now = later(now, ASK);
+            let mut answer = fixtures::answer(fixtures::unavailable(false, false), 0, now);
+            if let Outcome::Unavailable { unsent, .. } = &mut answer.outcome {
+                *unsent = true;
+            }
+            call.answered(answer, &mut process, now);
+            assert_eq!(call.attempts(), 1);
         }
-        call.answered(answer, &mut process, now);
-        assert_eq!(call.attempts(), 1);
+        assert!(matches!(call.next(&mut process, now), Step::AskProgram));
+        call.cancel(&mut process);
+        let step = call.next(&mut process, now);
+        assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));
     }
-    assert!(matches!(call.next(&mut process, now), Step::AskProgram));
-    call.cancel(&mut process);
-    let step = call.next(&mut process, now);
-    assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));
 }
 
 #[test]
