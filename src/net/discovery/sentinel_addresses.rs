@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
+use crate::errors::server_error::Meaning;
+use crate::errors::text;
 use crate::net::discovery::asker::ServerAnswer;
 use crate::protocol::discovery::master_answers::{MasterAnswer, answer_of_name};
 use crate::protocol::discovery::opinions::Unknown;
@@ -123,11 +125,11 @@ pub(super) fn of_name(
                 let text = "different masters at the addresses of its name";
                 return Err(Cause::Garbage(text.into()));
             }
-            let failed = addresses.iter().enumerate().filter_map(|(at, address)| {
+            let each = addresses.iter().enumerate().map(|(at, address)| {
                 let told = told.remove(&at).unwrap_or(Err(Cause::NotAsked));
-                Some((*address, told.err()?))
+                (*address, told)
             });
-            return Err(of_addresses(failed.collect()));
+            return Err(of_addresses(each.collect()));
         }
     };
     Ok(SentinelAnswer {
@@ -137,14 +139,60 @@ pub(super) fn of_name(
     })
 }
 
-/// Why the sentinels behind one name do not answer, by what failed at each of its addresses.
-fn of_addresses(mut failed: Vec<(Option<SocketAddr>, Cause)>) -> Cause {
-    match failed.pop() {
-        Some((_, cause)) if failed.is_empty() => cause,
-        last => {
-            let all = failed.into_iter().chain(last);
-            Cause::of_addresses(all.filter_map(|(at, cause)| Some((at?, cause))).collect())
+/// Why the sentinels behind one name do not answer, by the answer at each of its addresses: what each one says, unless all
+/// fail alike.
+fn of_addresses(each: Vec<(Option<SocketAddr>, ServerAnswer<AddressAnswer>)>) -> Cause {
+    let failed = each
+        .iter()
+        .filter_map(|(at, told)| Some((at, told.as_ref().err()?)));
+    let failed: Vec<_> = failed.collect();
+    if let ([(_, cause)], 1) = (&failed[..], each.len()) {
+        return (*cause).clone();
+    }
+    if failed.len() == each.len() {
+        let all = failed
+            .iter()
+            .filter_map(|(at, cause)| Some(((**at)?, (*cause).clone())));
+        match Cause::of_addresses(all.collect()) {
+            Cause::NoAddress(_) => {}
+            alike => return alike,
         }
+    }
+    let is_final = failed.iter().all(|(_, cause)| cause.is_final());
+    let texts = each.iter().filter_map(|(at, told)| {
+        let at = (*at)?;
+        Some(match told {
+            Ok(answer) => match &answer.master {
+                Some(master) => format!("{at} names {}", text::address(master)),
+                None => format!("{at} does not know it"),
+            },
+            Err(cause) => format!("{at}: {}", refusal(cause)),
+        })
+    });
+    Cause::NoMaster(texts.collect::<Vec<_>>().join(", "), is_final)
+}
+
+/// The right without which a sentinel names no master.
+pub(super) const RIGHT: &str =
+    "permit it to the sentinels' user: +sentinel|get-master-addr-by-name";
+
+/// A sentinel's refusal, with what to do.
+pub(super) fn refusal(cause: &Cause) -> String {
+    let text = cause.without_advice();
+    match cause {
+        Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
+        Cause::Refused(_) if cause.meaning().concerns_login() => {
+            format!("{text} (for sentinels: ?sentinel_username=…&sentinel_password=…)")
+        }
+        Cause::Refused(_) => match cause.meaning() {
+            Meaning::NoSuchCommand | Meaning::Other => format!("{text} (that is no sentinel)"),
+            Meaning::NotPermitted => format!("{text} ({RIGHT})"),
+            meaning => match meaning.advice() {
+                Some(advice) => format!("{text} ({advice})"),
+                None => text,
+            },
+        },
+        _ => text,
     }
 }
 
@@ -273,9 +321,20 @@ pub(super) mod tests {
         for (words, expected) in [
             ("ab", "different masters"),
             ("ab!", "different masters"),
-            ("a!", "NOAUTH"),
-            ("aa!!", "NOAUTH"),
-            ("?!", "NOAUTH"),
+            (
+                "a!",
+                "127.0.0.1:1 names a:1, 127.0.0.1:2: the server answered: NOAUTH",
+            ),
+            (
+                "aa!!",
+                "127.0.0.1:4: the server answered: NOAUTH (for sentinels",
+            ),
+            ("?!", "127.0.0.1:1 does not know it, 127.0.0.1:2: "),
+            (
+                "-!",
+                "127.0.0.1:2: the server answered: NOAUTH (for sentinels",
+            ),
+            ("!!", "the server answered: NOAUTH"),
             ("a.", &Cause::NotAsked.to_string()),
         ] {
             let text = behind_a_name(words).err().unwrap().to_string();

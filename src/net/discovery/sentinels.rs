@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::errors::cause::Cause;
-use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::discovery::ask_each::{AskTerms, SendPart, ask_each, ask_until};
 use crate::net::discovery::asker::{Asker, Patience, ServerAnswer};
 use crate::net::discovery::given_node::GivenNode;
 use crate::net::discovery::sentinel_addresses::{
-    AddressAnswer, SentinelAnswer, answer_so_far, is_v6, of_name, read,
+    AddressAnswer, SentinelAnswer, answer_so_far, is_v6, of_name, read, refusal,
 };
 use crate::net::discovery::server_question::{self, Opinions, QuestionTime};
 use crate::net::socket::peer::Peer;
@@ -205,7 +204,11 @@ impl Sentinels {
             }
         });
         let why = why.collect::<Vec<_>>().join("; ");
-        let few = match said.names_any() {
+        // Behind a name some may.
+        let is_several =
+            |word: &Result<_, _>| matches!(word, Err(Unknown::Failed(Cause::NoMaster(..))));
+        let some = said.names_any() || each.iter().any(|(_, word)| is_several(word));
+        let few = match some {
             true => "no majority of the sentinels names the master",
             false => "no sentinel names the master",
         };
@@ -237,29 +240,6 @@ fn describe_at_once(
         abandoned: None,
     };
     ask_each(asks.enumerate(), terms, |_, ()| {}).into_values()
-}
-
-/// The right without which a sentinel names no master.
-const RIGHT: &str = "permit it to the sentinels' user: +sentinel|get-master-addr-by-name";
-
-/// A sentinel's refusal, with what to do.
-fn refusal(cause: &Cause) -> String {
-    let text = cause.without_advice();
-    match cause {
-        Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
-        Cause::Refused(_) if cause.meaning().concerns_login() => {
-            format!("{text} (for sentinels: ?sentinel_username=…&sentinel_password=…)")
-        }
-        Cause::Refused(_) => match cause.meaning() {
-            Meaning::NoSuchCommand | Meaning::Other => format!("{text} (that is no sentinel)"),
-            Meaning::NotPermitted => format!("{text} ({RIGHT})"),
-            meaning => match meaning.advice() {
-                Some(advice) => format!("{text} ({advice})"),
-                None => text,
-            },
-        },
-        _ => text,
-    }
 }
 
 /// A sentinel's description of a master: names and values.
@@ -333,6 +313,7 @@ pub(super) fn no_address() -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::discovery::sentinel_addresses::RIGHT;
     use crate::net::discovery::sentinel_addresses::tests::behind_a_name;
     use crate::net::socket::trust::Trust;
     use crate::protocol::discovery::master_answers::Belief;

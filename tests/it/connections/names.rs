@@ -395,6 +395,32 @@ fn of_the_sentinels_behind_one_name_most_decide() {
     });
 }
 
+/// No master is believed on the word of the other one.
+#[test]
+fn an_error_shows_which_sentinel_behind_a_name_refuses_and_what_to_do() {
+    with_a_name(
+        "an_error_shows_which_sentinel_behind_a_name_refuses_and_what_to_do",
+        || {
+            let master = Server::plain();
+            let refuses = Fake::new(|_| b"-NOAUTH Authentication required.\r\n".to_vec());
+            let named = Arc::new(AtomicU16::new(master.port()));
+            let names = sentinel_of(&named);
+            let port = put(&[At::Server(names.port()), At::Server(refuses.port())]);
+            let redlock = Redlock::new(&*format!("redis+sentinel://redis.test:{port}/m")).unwrap();
+            let redlock = redlock.with_options(options()).unwrap();
+            let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+            for words in [
+                "no majority of the sentinels names the master",
+                &format!("127.0.0.1:{port} names 127.0.0.1:{}", master.port()),
+                &format!("127.0.0.2:{port}: the server answered: NOAUTH"),
+                "sentinel_password",
+            ] {
+                assert!(text.contains(words), "{text}");
+            }
+        },
+    );
+}
+
 /// It needs more than its share of the time, but not more than the time.
 #[test]
 fn a_master_that_answers_late_is_found_whatever_is_at_the_other_address() {
