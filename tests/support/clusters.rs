@@ -21,7 +21,7 @@ pub struct Cluster {
     pub nodes: Vec<Server>,
     /// How many of them were masters at the beginning.
     pub masters: usize,
-    ids: Vec<String>,
+    pub ids: Vec<String>,
     plan: Plan,
 }
 

@@ -212,6 +212,30 @@ fn given_servers_of_two_clusters_are_refused() {
     });
 }
 
+/// By their maps they may be of two Clusters as well.
+#[test]
+fn a_master_that_was_cut_off_and_its_successor_are_not_taken_for_two_clusters_for_sure() {
+    let cluster = Cluster::with(Plan {
+        masters: 1,
+        replicas: true,
+        over_tls: over_tls(),
+        ..Plan::default()
+    });
+    let redlock = client(&cluster.url());
+    cluster.nodes[0].command(&["CLUSTER", "FORGET", &cluster.ids[1]]);
+    cluster.take_over(1);
+    cluster.nodes[1].command(&["CLUSTER", "FORGET", &cluster.ids[0]]);
+    let text = refused(&redlock, "a").unwrap_or_default();
+    for word in [
+        "two Redis Clusters",
+        "do not reach each other",
+        "CLUSTER NODES",
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+    assert!(cluster.keys().is_empty());
+}
+
 /// All at their addresses of before, with new IDs: as where a Cluster without files is started anew.
 #[test]
 fn a_cluster_whose_servers_have_new_ids_is_found_again() {
