@@ -76,6 +76,8 @@ pub(crate) enum Cause {
     NoWitness(String),
     /// The server runs no scripts, and no other command compares and deletes. Its answer.
     NoRelease(String),
+    /// The server runs no scripts, or not for this user, and this needs them. Its answer.
+    NeedsScripts(&'static str, String),
     /// The server cannot have the mark of work that is done: why.
     NoMark(&'static str),
     /// This process cannot start the thread that connects.
@@ -133,6 +135,11 @@ impl Cause {
     /// password may be among them.
     pub(crate) fn refused(text: &str) -> Cause {
         Cause::Refused(without_arguments(text).to_owned())
+    }
+
+    /// The cause of an error of a server that runs no scripts, where something else than a lock on one name is asked for.
+    pub(crate) fn needs_scripts(what: &'static str, text: &str) -> Cause {
+        Cause::NeedsScripts(what, without_arguments(text).to_owned())
     }
 
     /// The cause of an error that answers a command on a lock. `several`: whether the lock is on several names.
@@ -215,6 +222,7 @@ impl Cause {
                 | Cause::NoInfo(_)
                 | Cause::NoWitness(_)
                 | Cause::NoRelease(_)
+                | Cause::NeedsScripts(..)
                 | Cause::NoMark(_)
         )
     }
@@ -242,6 +250,7 @@ impl Cause {
             | Cause::NoInfo(_)
             | Cause::NoWitness(_)
             | Cause::NoRelease(_)
+            | Cause::NeedsScripts(..)
             | Cause::NoMark(_) => true,
             Cause::NoMaster(_, is_final) => *is_final,
             Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
@@ -323,6 +332,7 @@ mod tests {
             (Cause::NoInfo("x"), true),
             (Cause::NoWitness(String::new()), true),
             (Cause::NoRelease(text()), true),
+            (Cause::NeedsScripts("x", text()), true),
             (Cause::NoMark("x"), true),
             (Cause::NoThread(text()), false),
             (Cause::NotAsked, false),

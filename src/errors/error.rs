@@ -180,6 +180,7 @@ impl fmt::Display for Error {
                         | Cause::Demoted(_)
                         | Cause::NoWitness(_)
                         | Cause::NoRelease(_)
+                        | Cause::NeedsScripts(..)
                         | Cause::NoMark(_) => "refused",
                         Cause::Replica(_) | Cause::Sentinel | Cause::MasterReplaced(_) => {
                             "is no master"

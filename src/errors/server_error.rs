@@ -256,6 +256,12 @@ pub(crate) fn refuses_scripts(error: &str) -> bool {
     !any(&in_script) && (Meaning::of(error).concerns_rights() || any(&words))
 }
 
+/// Whether that is the answer to a call of a script.
+pub(crate) fn refuses_eval(error: &str) -> bool {
+    let names_it = error.to_ascii_lowercase().contains("eval");
+    names_it && refuses_scripts(error) && !concerns_name(error)
+}
+
 /// Whether a name is refused and not a command: other names may be permitted. Servers of different versions put it in
 /// different words, and scripts in others.
 pub(crate) fn concerns_name(error: &str) -> bool {

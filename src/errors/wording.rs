@@ -115,6 +115,7 @@ impl fmt::Display for Cause {
                 f,
                 "it permits neither EVAL nor DELIFEQ nor DELEX ({text}): a lock could be taken and not released"
             ),
+            Cause::NeedsScripts(what, text) => needs_scripts(f, what, text),
             Cause::NoMark(why) => f.write_str(why),
             Cause::NoThread(text) => write!(f, "cannot start a thread: {text}"),
             Cause::NotAsked => f.write_str("not asked in time"),
@@ -141,6 +142,15 @@ fn no_address(
         true => f.write_str(" (it is looked up again; give a name of the master alone)"),
         false => Ok(()),
     }
+}
+
+fn needs_scripts(f: &mut fmt::Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+    write!(
+        f,
+        "{what} needs scripts, and the server answered: {} (permit EVAL, or SCRIPT LOAD and EVALSHA; a lock on one name \
+         needs none)",
+        brief(text)
+    )
 }
 
 /// The maximum of addresses that are named.

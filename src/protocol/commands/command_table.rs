@@ -6,7 +6,7 @@ use Arg::{Bytes, Number};
 
 use crate::errors::cause::Cause;
 use crate::errors::secret::Secret;
-use crate::errors::server_error::Meaning;
+use crate::errors::server_error::{Meaning, refuses_eval};
 use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::commands::companions::Companion::{self, Counter, Done, Queue, Turn};
 use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
@@ -118,9 +118,16 @@ impl Action {
     pub(crate) fn vote(&self, key: &Key, reply: Reply) -> Vote {
         if let Reply::Error(text) = reply {
             let text = Secret::of_token(&key.token).cut(&text);
-            return match self {
+            let needs = self.needs_scripts(&key.kind);
+            return match (self, needs.filter(|_| refuses_eval(&text))) {
                 // A user without the right to PING may take locks all the same.
-                Action::Ping if Meaning::of(&text) == Meaning::NotPermitted => Vote::Granted(0),
+                (Action::Ping, _) if Meaning::of(&text) == Meaning::NotPermitted => {
+                    Vote::Granted(0)
+                }
+                (_, Some(what)) => Vote::Failed {
+                    cause: Cause::needs_scripts(what, &text),
+                    later: false,
+                },
                 _ => Vote::of_error(text, key.kind.names().is_some()),
             };
         }
@@ -136,6 +143,18 @@ impl Action {
             _ => None,
         };
         vote.unwrap_or_else(|| Vote::Sever(Cause::Garbage(reply.kind().into())))
+    }
+
+    /// The thing that is asked for, if no other commands can give it.
+    fn needs_scripts(&self, kind: &Kind) -> Option<&'static str> {
+        match (self, kind) {
+            (Action::Fence(_), _) => Some("a fencing token"),
+            _ if self.acquires_for().is_none() => None,
+            (_, Kind::Plain | Kind::Stray(_)) => None,
+            (_, Kind::Permit { .. }) => Some("a permit of a semaphore"),
+            (_, Kind::Read { .. } | Kind::Write(_)) => Some("a read-write lock"),
+            (_, Kind::Several { .. }) => Some("a lock on several names"),
+        }
     }
 
     /// The vote in a script's number. `None`: the script returns no such number.

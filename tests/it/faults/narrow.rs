@@ -312,6 +312,20 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
     assert!(lock.remaining() > TTL);
     let errors = unavailable(lock.fencing_token()).to_string();
     assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
+    let advice = "needs scripts, and the server answered: ERR unknown command 'EVAL' (permit EVAL";
+    let others = [
+        ("a permit of a semaphore", holder.semaphore("other", 2)),
+        ("a read-write lock", holder.read_lock("other")),
+        ("a read-write lock", holder.write_lock("other")),
+        ("a lock on several names", holder.several(["o", "p"])),
+    ];
+    for (what, other) in others {
+        let errors = unavailable(other.unwrap().try_acquire(TTL));
+        let text = errors.to_string();
+        assert!(text.contains(&format!("{what} {advice}")), "{text}");
+        assert!(text.contains(url.rsplit(':').next().unwrap()), "{text}");
+        assert!(errors.is_permanent(), "{text}");
+    }
     lock.release().unwrap();
     assert!(!server.exists("a"));
     // Work that could not be marked as done would run on each host, each time.
