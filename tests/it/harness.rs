@@ -377,6 +377,41 @@ fn a_server_before_7_0_is_named_once_and_no_test_fails_for_it() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_named_once_and_no_test_fails_for_it() {
+    const NAME: &str = "a_server_that_is_not_there_is_named_once_and_no_test_fails_for_it";
+    if told().is_some() {
+        Server::several(2);
+        return;
+    }
+    let (code, said) = alone_with(Path::new("/no/such/server"), NAME);
+    assert_eq!(code, Some(1), "{said}");
+    let expected = "there is no /no/such/server: install it";
+    assert!(said.trim().starts_with(expected), "{said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_server_in_a_relative_part_of_path_is_started() {
+    const NAME: &str = "a_server_in_a_relative_part_of_path_is_started";
+    if told().is_some() {
+        Server::start().stop();
+        return;
+    }
+    let dir = TempDir::for_programs();
+    let server = server_script(&dir, "", "exec");
+    std::fs::rename(server, dir.path().join("a-server")).unwrap();
+    let parent = dir.path().parent().unwrap();
+    let part = Path::new(dir.path().file_name().unwrap());
+    let path = std::env::var_os("PATH").unwrap();
+    let parts = std::iter::once(part.to_owned()).chain(std::env::split_paths(&path));
+    let mut process = own_process(NAME, "start");
+    process.env("PATH", std::env::join_paths(parts).unwrap());
+    let output = process.env("REDIS_SERVER", "a-server").current_dir(parent);
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn a_script_that_runs_the_server_as_another_process_is_refused_and_one_that_becomes_it_is_not() {
     const NAME: &str = "a_script_that_runs_the_server_as_another_process_is_refused_and_one_that_becomes_it_is_not";
     if told().is_some() {

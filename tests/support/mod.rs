@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 
 use certificates::Certificate;
 use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
-use server_program::{cannot_start, is_itself, is_new_enough};
+use server_program::{cannot_start, is_itself, will_do};
 
 /// Longer than a busy machine stands still, which must not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -148,7 +148,7 @@ impl Server {
         args: Vec<String>,
         sentinel: Option<String>,
     ) -> Server {
-        is_new_enough();
+        will_do();
         Server {
             child: None,
             port: free_port().into(),
@@ -247,6 +247,7 @@ impl Server {
         let page = std::fs::write(self.dir().join("page"), [0; 4096]);
         match page {
             Err(error) if log.is_empty() => format!("{}: {error}", self.dir().display()),
+            Ok(()) if log.is_empty() => "it runs, says nothing, and listens nowhere".into(),
             _ => log,
         }
     }
@@ -289,7 +290,7 @@ impl Server {
             .stdout(output.try_clone().unwrap())
             .stderr(output.try_clone().unwrap())
             .spawn();
-        let mut child = child.unwrap_or_else(|error| cannot_start(&binary, &error));
+        let mut child = child.unwrap_or_else(|error| panic!("{}", cannot_start(&binary, &error)));
         let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end {
             if let Some(status) = child.try_wait().unwrap() {

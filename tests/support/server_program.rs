@@ -14,29 +14,39 @@ pub fn redis_server() -> PathBuf {
     let given = std::env::var_os("REDIS_SERVER").filter(|given| !given.is_empty());
     let given = PathBuf::from(given.unwrap_or_else(|| "redis-server".into()));
     match given.components().count() {
-        1 => given,
+        1 => in_path(&given).unwrap_or(given),
         _ => std::path::absolute(given).unwrap(),
     }
 }
 
-pub fn cannot_start(binary: &Path, error: &std::io::Error) -> ! {
+/// Servers have another current directory, where a relative part of `PATH` would be another place.
+fn in_path(name: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
+    std::path::absolute(places.find(|place| place.is_file())?).ok()
+}
+
+pub fn cannot_start(binary: &Path, error: &std::io::Error) -> String {
     let binary = binary.display();
     match error.kind() {
-        std::io::ErrorKind::NotFound => panic!(
+        std::io::ErrorKind::NotFound => format!(
             "there is no {binary}: install it (apt-get install redis-server), or name another one in REDIS_SERVER"
         ),
-        _ => panic!("cannot start {binary}: {error}"),
+        _ => format!("cannot start {binary}: {error}"),
     }
 }
 
 /// One line in place of some hundred tests that fail. Examples need no more than locks do.
-pub fn is_new_enough() {
+pub fn will_do() {
     static ONCE: Once = Once::new();
     if cfg!(test) {
         ONCE.call_once(|| {
-            let output = Command::new(redis_server()).arg("--version").output();
-            let output = output.map(|output| output.stdout).unwrap_or_default();
-            if let Some(why) = too_old(&String::from_utf8_lossy(&output)) {
+            let program = redis_server();
+            let why = match Command::new(&program).arg("--version").output() {
+                Ok(output) => too_old(&String::from_utf8_lossy(&output.stdout)),
+                Err(error) => Some(cannot_start(&program, &error)),
+            };
+            if let Some(why) = why {
                 eprintln_past_the_harness(&why);
                 std::process::exit(1);
             }

@@ -140,7 +140,10 @@ fn base() -> PathBuf {
         return "/tmp".into();
     };
     // Servers have another current directory.
-    let path = std::path::absolute(&given).expect("a current directory");
+    let path = std::path::absolute(&given).unwrap_or_else(|error| {
+        let given = given.display();
+        panic!("TMPDIR is {given}, which no current directory leads to: {error}")
+    });
     if path.to_str().is_some_and(|path| path.len() <= LONGEST) {
         return path;
     }
