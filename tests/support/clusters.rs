@@ -478,20 +478,21 @@ impl Cluster {
             .iter()
             .flat_map(|(first, last)| *first..=*last)
             .collect();
-        let count = |slot: &&u16| {
-            let count = ["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()];
-            self.nodes[from].command(&count) != redis::Value::Int(0)
-        };
-        let full: Vec<u16> = slots.iter().filter(count).copied().collect();
-        for slot in &full {
+        let mut counts = redis::pipe();
+        for slot in &slots {
+            counts.cmd("CLUSTER").arg("COUNTKEYSINSLOT").arg(*slot);
+        }
+        let client = redis::Client::open(self.nodes[from].own_url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let counts: Vec<u64> = counts.query(&mut connection).unwrap();
+        let (full, empty): (Vec<_>, Vec<_>) =
+            slots.iter().zip(counts).partition(|(_, keys)| *keys > 0);
+        for (slot, _) in full {
             let moving = self.begin_to_move_slot(*slot, to);
             moving.all_keys();
             moving.end();
         }
-        let empty: Vec<u16> = slots
-            .into_iter()
-            .filter(|slot| !full.contains(slot))
-            .collect();
+        let empty: Vec<u16> = empty.into_iter().map(|(slot, _)| *slot).collect();
         for node in [to, from].into_iter().chain(0..self.nodes.len()) {
             self.is_told(node, &empty, to);
         }

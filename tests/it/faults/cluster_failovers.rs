@@ -307,6 +307,7 @@ fn no_call_fails_over_failovers_by_hand() {
                     taken.fetch_add(1, Ordering::Relaxed);
                     // It may be refused, and is then repeated.
                     drop(lock);
+                    std::thread::sleep(ms(1));
                 }
             });
         }

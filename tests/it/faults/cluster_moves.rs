@@ -247,6 +247,7 @@ fn no_call_fails_while_slots_move_under_load() {
                         0 => drop(lock),
                         _ => lock.release().unwrap(),
                     }
+                    std::thread::sleep(ms(1));
                 }
             });
         }

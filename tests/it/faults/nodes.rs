@@ -516,7 +516,7 @@ fn a_node_that_takes_no_more_clients_is_named() {
 fn a_server_that_hangs_up_with_a_word_is_quoted() {
     let address = refuses_all("ERR max number of clients + cluster connections reached");
     // More than the kernel takes at once.
-    let url = format!("redis://:{}@{address}", "x".repeat(16 << 20));
+    let url = format!("redis://:{}@{address}", "x".repeat(8 << 20));
     let redlock = Redlock::new([url]).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     let errors = unavailable(redlock.try_acquire("a", TTL)).to_string();

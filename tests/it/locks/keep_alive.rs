@@ -657,6 +657,7 @@ fn a_frozen_process_sees_the_loss_before_anything_else() {
                 return;
             }
             last = now;
+            std::thread::sleep(ms(1));
         }
         panic!("it was never frozen");
     }

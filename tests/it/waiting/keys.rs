@@ -269,6 +269,7 @@ fn no_release_is_lost_when_the_right_to_the_queue_is_taken_away_and_given_back()
                     drop(redlock.acquire(format!("locks:{i}"), TTL));
                     let lock = redlock.acquire("locks:shared", TTL).ok();
                     lock.map(|lock| lock.release().ok());
+                    std::thread::sleep(ms(5));
                 }
             });
         }
