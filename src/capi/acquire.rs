@@ -19,7 +19,7 @@ unsafe fn acquire(
     resource: *const c_void,
     len: usize,
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
-    work: impl FnOnce(&Redlock, &[u8]) -> Result<Lock, Failure>,
+    work: impl FnOnce(&Redlock, &[u8]) -> Result<Lock, CFailure>,
 ) -> c_int {
     make(out, || {
         let redlock = redlock_of(client)?;
@@ -90,7 +90,7 @@ extern "C" fn redlock_acquire_while(
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
-        let keep_trying = keep_trying.ok_or_else(|| Failure::null("keep_trying"))?;
+        let keep_trying = keep_trying.ok_or_else(|| CFailure::null("keep_trying"))?;
         // SAFETY: the caller's function with the caller's argument, in the caller's thread.
         let keep_trying = || unsafe { keep_trying(user) } != 0;
         let lock = redlock.acquire_while(resource, ms(ttl), keep_trying);
@@ -110,7 +110,7 @@ extern "C" fn redlock_resume(
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
-        let token = token.ok_or_else(|| Failure::null("token"))?;
+        let token = token.ok_or_else(|| CFailure::null("token"))?;
         let lock = redlock.resume(resource, Token::from_bytes(*token), ms(validity));
         lock.map_err(Into::into)
     };

@@ -37,7 +37,7 @@ impl Settings {
         self.redlock.options().clone()
     }
 
-    fn set(self, option: c_int, value: u64) -> Result<Settings, Failure> {
+    fn set(self, option: c_int, value: u64) -> Result<Settings, CFailure> {
         let options = self.options();
         let (min, max) = options.get_retry_delay();
         let options = match option {
@@ -57,29 +57,29 @@ impl Settings {
                 let limit = u32::try_from(value).map_err(|_| {
                     let text =
                         format!("max_extensions is {value}: it must be at most {}", u32::MAX);
-                    Failure::config(text)
+                    CFailure::config(text)
                 })?;
                 options.max_extensions(limit)
             }
             REDLOCK_OPTION_FAIR => match value {
                 0 | 1 => options.fair(value == 1),
                 _ => {
-                    return Err(Failure::config(format!(
+                    return Err(CFailure::config(format!(
                         "fair is {value}: it must be 0 or 1"
                     )));
                 }
             },
-            _ => return Err(Failure::config(format!("there is no option {option}"))),
+            _ => return Err(CFailure::config(format!("there is no option {option}"))),
         };
         self.with(options)
     }
 
-    fn labelled(self, label: &str) -> Result<Settings, Failure> {
+    fn labelled(self, label: &str) -> Result<Settings, CFailure> {
         let options = self.options().label(label);
         self.with(options)
     }
 
-    fn prefixed(self, prefix: &str) -> Result<Settings, Failure> {
+    fn prefixed(self, prefix: &str) -> Result<Settings, CFailure> {
         let options = self.options().prefix(prefix);
         self.with(options)
     }
@@ -94,7 +94,7 @@ impl Settings {
         self
     }
 
-    fn with(mut self, options: Options) -> Result<Settings, Failure> {
+    fn with(mut self, options: Options) -> Result<Settings, CFailure> {
         self.redlock = self.redlock.with_options(options)?;
         Ok(self)
     }
@@ -106,8 +106,8 @@ impl Client {
     }
 }
 
-pub(super) fn redlock_of(client: Option<&Client>) -> Result<Redlock, Failure> {
-    Ok(client.ok_or_else(|| Failure::null("redlock"))?.redlock())
+pub(super) fn redlock_of(client: Option<&Client>) -> Result<Redlock, CFailure> {
+    Ok(client.ok_or_else(|| CFailure::null("redlock"))?.redlock())
 }
 
 #[unsafe(no_mangle)]
@@ -118,21 +118,21 @@ extern "C" fn redlock_new(
 ) -> c_int {
     make(out, || {
         if urls.is_null() {
-            return Err(Failure::null("urls"));
+            return Err(CFailure::null("urls"));
         }
         if n > MAX_URLS {
-            return Err(Failure::config(format!("{n} nodes are too many")));
+            return Err(CFailure::config(format!("{n} nodes are too many")));
         }
         let mut nodes = Vec::with_capacity(n);
         for i in 0..n {
             // SAFETY: the header demands n of them.
             let url = unsafe { *urls.add(i) };
             if url.is_null() {
-                return Err(Failure::null(&format!("the URL of node {i}")));
+                return Err(CFailure::null(&format!("the URL of node {i}")));
             }
             // SAFETY: not null, and the header demands a string.
             let url = unsafe { CStr::from_ptr(url) };
-            let not_text = |_| Failure::config(format!("the URL of node {i} is not UTF-8"));
+            let not_text = |_| CFailure::config(format!("the URL of node {i} is not UTF-8"));
             nodes.push(url.to_str().map_err(not_text)?);
         }
         Ok(Client {
@@ -171,13 +171,13 @@ extern "C" fn redlock_set_tls(
                 let chain = given(chain, chain_len, "chain")?;
                 tls.client_certificate(chain, given(key, key_len, "key")?)
             }
-            (true, false) => return Err(Failure::null("chain")),
-            (false, true) => return Err(Failure::null("key")),
+            (true, false) => return Err(CFailure::null("chain")),
+            (false, true) => return Err(CFailure::null("key")),
         };
         if !server_name.is_null() {
             // SAFETY: not null, and the header demands a string.
             let name = unsafe { CStr::from_ptr(server_name) };
-            let not_text = |_| Failure::config("server_name is not UTF-8");
+            let not_text = |_| CFailure::config("server_name is not UTF-8");
             tls = tls.server_name(name.to_str().map_err(not_text)?);
         }
         change(client, |settings| {
@@ -190,9 +190,9 @@ extern "C" fn redlock_set_tls(
 /// # Safety
 ///
 /// `data` has `len` bytes.
-unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8], Failure> {
+unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8], CFailure> {
     if len > MAX_LEN {
-        return Err(Failure::config(format!("{what} is {len} bytes long")));
+        return Err(CFailure::config(format!("{what} is {len} bytes long")));
     }
     // SAFETY: the caller vouches for the length, which a slice may have.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
@@ -200,13 +200,13 @@ unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8
 
 pub(super) fn change(
     client: Option<&Client>,
-    new: impl FnOnce(Settings) -> Result<Settings, Failure>,
-) -> Result<(), Failure> {
-    let client = client.ok_or_else(|| Failure::null("redlock"))?;
+    new: impl FnOnce(Settings) -> Result<Settings, CFailure>,
+) -> Result<(), CFailure> {
+    let client = client.ok_or_else(|| CFailure::null("redlock"))?;
     if client.process != std::process::id() {
         // A thread that was changing them at the fork does not exist here.
         let text = "this is a forked child: set options before the fork, or make a new redlock_t";
-        return Err(Failure::config(text));
+        return Err(CFailure::config(text));
     }
     let old = client.settings.change(|settings| new(settings.clone()))?;
     // This may be the last to use its connections, and wait for what they owe.
@@ -237,13 +237,13 @@ extern "C" fn redlock_set_prefix(client: Option<&Client>, prefix: *const c_char)
 /// # Safety
 ///
 /// `text` is null, or a string.
-unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> {
+unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, CFailure> {
     if text.is_null() {
         return Ok("");
     }
     // SAFETY: the caller vouches for it.
     let text = unsafe { CStr::from_ptr(text) };
-    let not_text = |_| Failure::config(format!("{what} is not UTF-8"));
+    let not_text = |_| CFailure::config(format!("{what} is not UTF-8"));
     text.to_str().map_err(not_text)
 }
 

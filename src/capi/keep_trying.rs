@@ -37,7 +37,7 @@ pub(super) fn asking<T>(acquire: impl FnOnce(Option<&mut dyn FnMut() -> bool>) -
 pub(super) fn answered<T: Send + 'static>(
     redlock: Redlock,
     question: impl Fn(&Redlock) -> Result<T, Error> + Send + Sync + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, CFailure> {
     let asked = KEEP_TRYING.try_with(Cell::get).ok().flatten();
     let Some((function, user)) = asked else {
         return Ok(question(&redlock)?);
@@ -52,14 +52,14 @@ pub(super) fn answered<T: Send + 'static>(
     loop {
         match answer.recv_timeout(ASK) {
             Ok(result) => return Ok(result?),
-            Err(RecvTimeoutError::Disconnected) => return Err(Failure::panic("a panic")),
+            Err(RecvTimeoutError::Disconnected) => return Err(CFailure::panic("a panic")),
             // SAFETY: the caller's function with the caller's argument, in the thread for which it was set.
             Err(RecvTimeoutError::Timeout) if unsafe { function(user) } != 0 => {}
             Err(RecvTimeoutError::Timeout) => {
-                return Err(Failure {
+                return Err(CFailure {
                     code: REDLOCK_CANCELLED,
                     text: "given up before the nodes had answered".into(),
-                    ..Failure::default()
+                    ..CFailure::default()
                 });
             }
         }

@@ -21,7 +21,7 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
         let handle = handle(lock)?;
         let mut held = handle.change()?;
         match *held {
-            HeldHandle::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
+            HeldHandle::Kept(_) => return Err(CFailure::config("the lock is kept alive already")),
             HeldHandle::Reentrant(_) => return Err(is_reentrant()),
             _ => {}
         }
@@ -121,7 +121,7 @@ extern "C" fn redlock_lock_on_lost(
 ) -> c_int {
     status(|| {
         let handle = handle(lock_)?;
-        let function = function.ok_or_else(|| Failure::null("fn"))?;
+        let function = function.ok_or_else(|| CFailure::null("fn"))?;
         register(handle, user, |kept, callback, address| {
             kept.on_lost(move |reason| {
                 // SAFETY: the caller's function with the caller's argument, which the header wants to
@@ -142,7 +142,7 @@ extern "C" fn redlock_lock_on_expiring(
 ) -> c_int {
     status(|| {
         let handle = handle(lock_)?;
-        let function = function.ok_or_else(|| Failure::null("fn"))?;
+        let function = function.ok_or_else(|| CFailure::null("fn"))?;
         register(handle, user, |kept, callback, address| {
             kept.on_expiring(ms(margin), move |left| {
                 // SAFETY: as for `redlock_lock_on_lost`.
@@ -168,7 +168,7 @@ fn register(
     handle: &Handle,
     user: *mut c_void,
     with: impl FnOnce(&KeptLock, Arc<Callback>, usize),
-) -> Result<(), Failure> {
+) -> Result<(), CFailure> {
     let held = handle.read()?;
     let kept = match &*held {
         HeldHandle::Kept(kept) => kept,
@@ -181,8 +181,8 @@ fn register(
     Ok(())
 }
 
-fn not_kept() -> Failure {
-    Failure::config("the lock is not kept alive")
+fn not_kept() -> CFailure {
+    CFailure::config("the lock is not kept alive")
 }
 
 #[cfg(test)]

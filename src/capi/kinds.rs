@@ -20,7 +20,7 @@ fn acquire(
     client: Option<&Client>,
     (ttl, wait): (u64, u64),
     out: Out<'_>,
-    lockable: impl FnOnce(&Redlock) -> Result<Lockable, Failure>,
+    lockable: impl FnOnce(&Redlock) -> Result<Lockable, CFailure>,
 ) -> c_int {
     make(out, || {
         let lockable = lockable(&redlock_of(client)?)?;
@@ -33,11 +33,11 @@ fn resume(
     client: Option<&Client>,
     (token, validity): (Option<&Bytes>, u64),
     out: Out<'_>,
-    lockable: impl FnOnce(&Redlock) -> Result<Lockable, Failure>,
+    lockable: impl FnOnce(&Redlock) -> Result<Lockable, CFailure>,
 ) -> c_int {
     make(out, || {
         let lockable = lockable(&redlock_of(client)?)?;
-        let token = token.ok_or_else(|| Failure::null("token"))?;
+        let token = token.ok_or_else(|| CFailure::null("token"))?;
         let lock = lockable.resume(Token::from_bytes(*token), ms(validity))?;
         Ok(Handle::new(lock))
     })
@@ -49,17 +49,17 @@ fn resume(
 unsafe fn several(
     redlock: &Redlock,
     (resources, lens, n): (*const *const c_void, *const usize, usize),
-) -> Result<Lockable, Failure> {
+) -> Result<Lockable, CFailure> {
     if n > MAX_NAMES {
-        return Err(Failure::config(format!("{n} resources given")));
+        return Err(CFailure::config(format!("{n} resources given")));
     }
     let mut names: Vec<&[u8]> = Vec::new();
     if n > 0 {
         if resources.is_null() {
-            return Err(Failure::null("resources"));
+            return Err(CFailure::null("resources"));
         }
         if lens.is_null() {
-            return Err(Failure::null("resource_lens"));
+            return Err(CFailure::null("resource_lens"));
         }
         // SAFETY: neither is null, and the caller vouches that both have n elements.
         let (resources, lens) = unsafe {

@@ -66,7 +66,7 @@ impl Handle {
     /// Fails in a forked child, where a thread that does not exist may hold `held`, and in a callback of this lock,
     /// which may run inside a call that holds it. The lock is lost for both. Fails, too, in a function for events that
     /// runs inside a call of this thread: that call holds `held`, or ends the lock.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), CFailure> {
         let failure = match self.is_ours() {
             true => self.called_back().or_else(|| self.in_call()),
             false => Some(self.lost(LostReason::OtherProcess)),
@@ -74,12 +74,12 @@ impl Handle {
         failure.map_or(Ok(()), Err)
     }
 
-    fn lost(&self, reason: LostReason) -> Failure {
+    fn lost(&self, reason: LostReason) -> CFailure {
         Error::lost(&self.resource, reason).into()
     }
 
     /// The error of a handle whose lock was ended before.
-    pub(super) fn ended(&self) -> Failure {
+    pub(super) fn ended(&self) -> CFailure {
         self.lost(self.end_reason())
     }
 
@@ -96,28 +96,28 @@ impl Handle {
     }
 
     /// The failure of a call inside another call of this thread with this lock.
-    fn in_call(&self) -> Option<Failure> {
+    fn in_call(&self) -> Option<CFailure> {
         let used = USED.try_with(|used| used.borrow().contains(&self.address()));
         let text = "a function for redlock_set_observer() must not use the lock of its event";
-        used.unwrap_or(false).then(|| Failure::config(text))
+        used.unwrap_or(false).then(|| CFailure::config(text))
     }
 
     /// The failure of a call in a callback of this lock.
-    fn called_back(&self) -> Option<Failure> {
+    fn called_back(&self) -> Option<CFailure> {
         let reason = callback::is_running(self.address())?;
         let failure = reason.map(|reason| self.lost(reason));
         Some(failure.unwrap_or_else(|| {
-            Failure::config("a function for redlock_lock_on_expiring() must not use its lock")
+            CFailure::config("a function for redlock_lock_on_expiring() must not use its lock")
         }))
     }
 
-    pub(super) fn read(&self) -> Result<Use<RwLockReadGuard<'_, HeldHandle>>, Failure> {
+    pub(super) fn read(&self) -> Result<Use<RwLockReadGuard<'_, HeldHandle>>, CFailure> {
         self.check()?;
         let take = || self.held.read().unwrap_or_else(PoisonError::into_inner);
         Ok(Use::new(self.address(), take))
     }
 
-    pub(super) fn change(&self) -> Result<Use<RwLockWriteGuard<'_, HeldHandle>>, Failure> {
+    pub(super) fn change(&self) -> Result<Use<RwLockWriteGuard<'_, HeldHandle>>, CFailure> {
         self.check()?;
         let take = || self.held.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Use::new(self.address(), take))
@@ -204,15 +204,15 @@ unsafe impl Send for HandleEntry {}
 unsafe impl Sync for HandleEntry {}
 
 impl HandleEntry {
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), CFailure> {
         if self.thread == this_thread() {
             return Ok(());
         }
         let text = "the lock is reentrant: it belongs to the thread that acquired it";
-        Err(Failure::config(text))
+        Err(CFailure::config(text))
     }
 
-    pub(super) fn lock(&self) -> Result<&ReentrantLock, Failure> {
+    pub(super) fn lock(&self) -> Result<&ReentrantLock, CFailure> {
         self.check().map(|()| &*self.lock)
     }
 }
@@ -226,8 +226,8 @@ impl Drop for HandleEntry {
     }
 }
 
-pub(super) fn is_reentrant() -> Failure {
-    Failure::config("the lock is reentrant: that is not possible with it")
+pub(super) fn is_reentrant() -> CFailure {
+    CFailure::config("the lock is reentrant: that is not possible with it")
 }
 
 /// Ends the callbacks. When this returns, none of them is running nor will be.
@@ -235,8 +235,8 @@ pub(super) fn end_callbacks(callbacks: Vec<Arc<Callback>>) {
     callbacks.iter().for_each(|callback| callback.end());
 }
 
-pub(super) fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
-    handle.ok_or_else(|| Failure::null("lock"))
+pub(super) fn handle(handle: Option<&Handle>) -> Result<&Handle, CFailure> {
+    handle.ok_or_else(|| CFailure::null("lock"))
 }
 
 // ---- asking -----------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ extern "C" fn redlock_lock_fencing_token(
     let mut token = 0;
     let code = status(|| {
         if out.is_none() {
-            return Err(Failure::null("out"));
+            return Err(CFailure::null("out"));
         }
         let handle = handle(lock)?;
         token = match &*handle.read()? {
@@ -328,7 +328,7 @@ extern "C" fn redlock_lock_mark_done(lock: Option<&Handle>, period_ms: u64, took
             HeldHandle::Kept(lock) => lock.mark_done(period, took)?,
             HeldHandle::Reentrant(_) => {
                 let text = "a lock that can be entered again is not marked as done";
-                return Err(Failure::config(text));
+                return Err(CFailure::config(text));
             }
             HeldHandle::Ended => return Err(handle.ended()),
         }
@@ -379,7 +379,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
             HeldHandle::Reentrant(entry) => entry.lock()?.extend(ms(ttl))?,
             HeldHandle::Kept(_) => {
                 let text = "the lock is kept alive: it is renewed by itself";
-                return Err(Failure::config(text));
+                return Err(CFailure::config(text));
             }
             HeldHandle::Ended => return Err(handle.ended()),
         }
@@ -394,16 +394,16 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
 /// `lock` is NULL or a live handle that only its callbacks use beside this call.
 unsafe fn end(
     lock: *mut Handle,
-    can: impl FnOnce(&HeldHandle) -> Result<(), Failure>,
-    work: impl FnOnce(HeldHandle, &Handle) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    can: impl FnOnce(&HeldHandle) -> Result<(), CFailure>,
+    work: impl FnOnce(HeldHandle, &Handle) -> Result<(), CFailure>,
+) -> Result<(), CFailure> {
     // SAFETY: alive until it is made a box again below; callbacks share it until then.
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
     // CONFIG, also in a function for a loss: LOST means that the handle is freed.
     let called_back = callback::is_running(handle.address());
-    let called_back = called_back.map(|_| Failure::config("a function of a lock must not end it"));
+    let called_back = called_back.map(|_| CFailure::config("a function of a lock must not end it"));
     if let Some(failure) = called_back.or_else(|| handle.in_call()) {
         return Err(failure);
     }
@@ -448,7 +448,7 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
     status(|| unsafe { end(lock, can, work) })
 }
 
-fn can_leak(held: &HeldHandle) -> Result<(), Failure> {
+fn can_leak(held: &HeldHandle) -> Result<(), CFailure> {
     match held {
         HeldHandle::Reentrant(_) => Err(is_reentrant()),
         _ => Ok(()),

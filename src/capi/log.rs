@@ -13,7 +13,7 @@ use std::time::Duration;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use super::{
-    Failure, REDLOCK_LOG_DEBUG, REDLOCK_LOG_ERROR, REDLOCK_LOG_INFO, REDLOCK_LOG_TRACE,
+    CFailure, REDLOCK_LOG_DEBUG, REDLOCK_LOG_ERROR, REDLOCK_LOG_INFO, REDLOCK_LOG_TRACE,
     REDLOCK_LOG_WARN, status,
 };
 
@@ -229,14 +229,14 @@ extern "C" fn redlock_set_log(
         }
         let filters = LevelFilter::iter().skip(1).zip(REDLOCK_LOG_ERROR..);
         let Some((filter, _)) = filters.into_iter().find(|(_, code)| *code == max_level) else {
-            return Err(Failure::config(format!(
+            return Err(CFailure::config(format!(
                 "max_level is {max_level}: it must be {REDLOCK_LOG_ERROR} to {REDLOCK_LOG_TRACE}"
             )));
         };
         let _ = log::set_logger(&LOGGER);
         if !LOGGER.is_installed() {
             let text = "this is a Rust program with a logger of its own: it gets what is logged";
-            return Err(Failure::config(text));
+            return Err(CFailure::config(text));
         }
         LOGGER.set(function, user, filter);
         Ok(())

@@ -112,7 +112,7 @@ constants! {
 
 /// A status code, and what `redlock_last_error` and the like return.
 #[derive(Default)]
-struct Failure {
+struct CFailure {
     code: c_int,
     text: String,
     /// UNAVAILABLE: how long to wait, in milliseconds; zero: unknown.
@@ -131,25 +131,25 @@ struct Failure {
     lost_reason: c_int,
 }
 
-impl Failure {
-    fn config(text: impl Into<String>) -> Failure {
-        Failure {
+impl CFailure {
+    fn config(text: impl Into<String>) -> CFailure {
+        CFailure {
             code: REDLOCK_CONFIG,
             text: text.into(),
-            ..Failure::default()
+            ..CFailure::default()
         }
     }
 
-    fn panic(text: &str) -> Failure {
-        Failure {
+    fn panic(text: &str) -> CFailure {
+        CFailure {
             code: REDLOCK_PANIC,
             text: format!("a bug in redlock-sync: {text}"),
-            ..Failure::default()
+            ..CFailure::default()
         }
     }
 
-    fn null(what: &str) -> Failure {
-        Failure::config(format!("{what} is NULL"))
+    fn null(what: &str) -> CFailure {
+        CFailure::config(format!("{what} is NULL"))
     }
 }
 
@@ -179,12 +179,12 @@ fn reason_code(reason: LostReason) -> c_int {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let mut failure = Failure {
+impl From<Error> for CFailure {
+    fn from(error: Error) -> CFailure {
+        let mut failure = CFailure {
             code: code(&error),
             text: error.to_string(),
-            ..Failure::default()
+            ..CFailure::default()
         };
         match &error {
             Error::Unavailable(nodes) => {
@@ -207,11 +207,11 @@ impl From<Error> for Failure {
 }
 
 thread_local! {
-    static LAST: RefCell<Failure> = RefCell::default();
+    static LAST: RefCell<CFailure> = RefCell::default();
 }
 
 /// Reads the last failure of this thread. In a thread that is ending there may be none.
-fn last<T: Default>(read: impl FnOnce(&Failure) -> T) -> T {
+fn last<T: Default>(read: impl FnOnce(&CFailure) -> T) -> T {
     // No `status` here: it would replace the failure.
     let read = catch_unwind(AssertUnwindSafe(|| {
         LAST.try_with(|last| read(&last.borrow()))
@@ -220,14 +220,14 @@ fn last<T: Default>(read: impl FnOnce(&Failure) -> T) -> T {
 }
 
 /// Nothing unwinds into C, and a failure leaves its text.
-fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+fn status(work: impl FnOnce() -> Result<(), CFailure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return REDLOCK_OK,
         Ok(Err(failure)) => failure,
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref().map(String::as_str));
-            Failure::panic(text.unwrap_or("a panic"))
+            CFailure::panic(text.unwrap_or("a panic"))
         }
     };
     // In a thread that is ending there may be no place for it.
@@ -237,7 +237,7 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
 }
 
 /// Like [`status`], for a function that returns a value. On failure: the default, which is what a lost lock reports.
-fn value<T: Default>(work: impl FnOnce() -> Result<T, Failure>) -> T {
+fn value<T: Default>(work: impl FnOnce() -> Result<T, CFailure>) -> T {
     let mut result = T::default();
     status(|| {
         result = work()?;
@@ -249,12 +249,12 @@ fn value<T: Default>(work: impl FnOnce() -> Result<T, Failure>) -> T {
 /// Like [`status`], for a function that makes a handle.
 fn make<T>(
     out: Option<&mut MaybeUninit<Option<Box<T>>>>,
-    work: impl FnOnce() -> Result<T, Failure>,
+    work: impl FnOnce() -> Result<T, CFailure>,
 ) -> c_int {
     let mut made = None;
     let code = status(|| {
         if out.is_none() {
-            return Err(Failure::null("out"));
+            return Err(CFailure::null("out"));
         }
         made = Some(Box::new(work()?));
         Ok(())
@@ -272,13 +272,15 @@ fn ms(ms: u64) -> Duration {
 /// # Safety
 ///
 /// `data` is NULL or has `len` bytes.
-unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], CFailure> {
     if len > MAX_LEN {
-        return Err(Failure::config(format!("the resource is {len} bytes long")));
+        return Err(CFailure::config(format!(
+            "the resource is {len} bytes long"
+        )));
     }
     match len {
         0 => Ok(&[]),
-        _ if data.is_null() => Err(Failure::null("the resource")),
+        _ if data.is_null() => Err(CFailure::null("the resource")),
         // SAFETY: not null, and the caller vouches for the length, which a slice may have.
         _ => Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) }),
     }
@@ -471,13 +473,13 @@ mod tests {
 
     #[test]
     fn no_random_bytes_have_their_code() {
-        let failure = Failure::from(Error::random(getrandom::Error::UNSUPPORTED));
+        let failure = CFailure::from(Error::random(getrandom::Error::UNSUPPORTED));
         assert_eq!(failure.code, REDLOCK_RANDOM);
     }
 
     #[test]
     fn the_last_error_is_cut_between_characters() {
-        status(|| Err(Failure::config("aé")));
+        status(|| Err(CFailure::config("aé")));
         let mut buf = [b'x'; 4];
         assert_eq!(redlock_last_error(buf.as_mut_ptr().cast(), 3), 3);
         assert_eq!(&buf, b"a\0xx");

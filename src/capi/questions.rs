@@ -18,12 +18,12 @@ fn in_c(text: String) -> String {
     text.replace("Options::restart_guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
 }
 
-fn checked(client: Option<&Client>, probe: &[u8]) -> Result<Report, Failure> {
+fn checked(client: Option<&Client>, probe: &[u8]) -> Result<Report, CFailure> {
     let probe = probe.to_vec();
     answered(redlock_of(client)?, move |redlock| redlock.check(&probe))
 }
 
-fn inspected(redlock: Redlock, resource: &[u8]) -> Result<Inspection, Failure> {
+fn inspected(redlock: Redlock, resource: &[u8]) -> Result<Inspection, CFailure> {
     let resource = resource.to_vec();
     answered(redlock, move |redlock| redlock.inspect(&resource))
 }
@@ -40,7 +40,7 @@ extern "C" fn redlock_check(
     let (mut is_fit, mut findings) = (false, String::new());
     let code = status(|| {
         if fit.is_none() {
-            return Err(Failure::null("fit"));
+            return Err(CFailure::null("fit"));
         }
         // SAFETY: the header demands it.
         let report = checked(client, unsafe { bytes(probe, len)? })?;
@@ -68,10 +68,10 @@ extern "C" fn redlock_inspect(
     let mut seen = (REDLOCK_STATE_UNKNOWN, String::new(), 0);
     let code = status(|| {
         if left.is_none() {
-            return Err(Failure::null("remaining_ms"));
+            return Err(CFailure::null("remaining_ms"));
         }
         if state.is_none() {
-            return Err(Failure::null("state"));
+            return Err(CFailure::null("state"));
         }
         // SAFETY: the header demands it.
         let found = inspected(redlock_of(client)?, unsafe { bytes(resource, len)? })?;
@@ -143,7 +143,7 @@ extern "C" fn redlock_inspect_last_run(
     let (mut by, mut times) = (String::new(), [0; 3]);
     let code = status(|| {
         if ended.is_none() {
-            return Err(Failure::null("ended_ms"));
+            return Err(CFailure::null("ended_ms"));
         }
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? }.to_vec();
@@ -173,7 +173,7 @@ extern "C" fn redlock_inspect_last_run(
 ///
 /// `json` is NULL or has room for `cap` bytes.
 unsafe fn give_document(
-    document: impl FnOnce() -> Result<Json, Failure>,
+    document: impl FnOnce() -> Result<Json, CFailure>,
     json: *mut c_char,
     cap: usize,
     needed: Option<&mut MaybeUninit<usize>>,
@@ -181,13 +181,13 @@ unsafe fn give_document(
     let (mut text, mut size) = (String::new(), 0);
     let code = status(|| {
         if needed.is_none() {
-            return Err(Failure::null("needed"));
+            return Err(CFailure::null("needed"));
         }
         let all = document()?.to_string();
         size = all.len() + 1;
         if json.is_null() || size > cap {
             let told = format!("the document needs {size} bytes, and there is room for {cap}");
-            return Err(Failure::config(told));
+            return Err(CFailure::config(told));
         }
         text = all;
         Ok(())
@@ -211,14 +211,14 @@ extern "C" fn redlock_break_lock(
     let mut was_broken = false;
     let code = status(|| {
         if broken.is_none() {
-            return Err(Failure::null("broken"));
+            return Err(CFailure::null("broken"));
         }
         if holder.is_null() {
-            return Err(Failure::null("holder"));
+            return Err(CFailure::null("holder"));
         }
         // SAFETY: not null, and the header demands a string.
         let holder = unsafe { CStr::from_ptr(holder) }.to_string_lossy();
-        let named = HolderText::parse(&holder).map_err(|bad| Failure::config(bad.to_string()))?;
+        let named = HolderText::parse(&holder).map_err(|bad| CFailure::config(bad.to_string()))?;
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
@@ -236,15 +236,15 @@ extern "C" fn redlock_break_lock(
 }
 
 /// The holder that a text names; or that there is none, if that is certain.
-fn holder_of(found: &Inspection, named: &HolderText<'_>) -> Result<Option<Holder>, Failure> {
+fn holder_of(found: &Inspection, named: &HolderText<'_>) -> Result<Option<Holder>, CFailure> {
     match found.named(named) {
         NamedHolder::Holder(holder) => Ok(Some(holder)),
-        NamedHolder::ByPart(holder) => Err(Failure::config(format!(
+        NamedHolder::ByPart(holder) => Err(CFailure::config(format!(
             "the text is not that of a whole line, which is \"{holder}\""
         ))),
         NamedHolder::Nobody => Ok(None),
         NamedHolder::Unknown => Err(Error::Unavailable(found.errors()).into()),
-        NamedHolder::NotShown => Err(Failure::config(
+        NamedHolder::NotShown => Err(CFailure::config(
             "this holder is not among those that a node shows, which are not all: those that last longest",
         )),
     }

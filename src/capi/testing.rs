@@ -16,8 +16,8 @@ constants! {
     REDLOCK_TESTING_CONNECTIONS = 6;
 }
 
-fn given(node: Option<&Node>) -> Result<&Node, Failure> {
-    node.ok_or_else(|| Failure::null("the node"))
+fn given(node: Option<&Node>) -> Result<&Node, CFailure> {
+    node.ok_or_else(|| CFailure::null("the node"))
 }
 
 /// Makes a test's change to a node.
@@ -31,13 +31,13 @@ fn change(node: Option<&Node>, act: impl FnOnce(&Node)) {
 /// # Safety
 ///
 /// `text` is NULL or a string.
-unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> {
+unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, CFailure> {
     if text.is_null() {
         return Ok("");
     }
     // SAFETY: not null, and the caller vouches for a string.
     let text = unsafe { CStr::from_ptr(text) };
-    let not_text = |_| Failure::config(format!("{what} is not UTF-8"));
+    let not_text = |_| CFailure::config(format!("{what} is not UTF-8"));
     text.to_str().map_err(not_text)
 }
 
@@ -48,7 +48,7 @@ unsafe fn holder(
     node: Option<&Node>,
     resource: *const c_void,
     len: usize,
-) -> Result<Option<Held>, Failure> {
+) -> Result<Option<Held>, CFailure> {
     // SAFETY: the caller vouches for the length.
     let resource = unsafe { bytes(resource, len)? };
     Ok(given(node)?.holder(resource))
@@ -246,7 +246,7 @@ extern "C" fn redlock_testing_requests(node: Option<&Node>, kind: c_int) -> u64 
             REDLOCK_TESTING_FENCE => Ok(fence),
             REDLOCK_TESTING_OTHER => Ok(other),
             REDLOCK_TESTING_CONNECTIONS => Ok(connections),
-            _ => Err(Failure::config(format!("there are no requests {kind}"))),
+            _ => Err(CFailure::config(format!("there are no requests {kind}"))),
         }
     })
 }

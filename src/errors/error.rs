@@ -232,7 +232,8 @@ mod tests {
     use super::*;
     use crate::errors::cause::Limit;
     use crate::errors::node_errors::NodeError;
-    use crate::values::arithmetic::{NodeSet, Question, Tally};
+    use crate::values::arithmetic::{Question, Tally};
+    use crate::values::node_set::NodeSet;
 
     #[test]
     fn the_error_is_small() {

@@ -11,7 +11,7 @@ use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::Lane;
 use crate::net::cluster::route::Route;
 use crate::net::driver::leadership::Caller;
-use crate::protocol::calls::acquire::{Ended, Step};
+use crate::protocol::calls::acquire::{CallEnd, CallStep};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
@@ -51,7 +51,7 @@ impl<'a> Acquirer<'a> {
         wait: Duration,
         must_ask: bool,
     ) -> Acquirer<'a> {
-        let (now, executor) = (Point::now(), route.driver.executor());
+        let (now, executor) = (Point::now(), route.lane().driver.executor());
         executor.warn_of_long_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
@@ -86,9 +86,9 @@ impl<'a> Acquirer<'a> {
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
         let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
-            let mut waiting = &*self.route.waiting_threads;
+            let mut waiting = &*self.route.lane().waiting_threads;
             now = match self.call.next(&mut waiting, now) {
-                Step::Try(op) => {
+                CallStep::Try(op) => {
                     let token = op.key.token;
                     let (answer, over) = self.route.acquire(op);
                     if let (Outcome::Yes(_), Some(lane)) = (&answer.outcome, over) {
@@ -96,29 +96,29 @@ impl<'a> Acquirer<'a> {
                     }
                     self.tried(answer)
                 }
-                Step::TakeOver(waiter) => {
-                    let answer = self.route.driver.run_handed_off(&waiter);
+                CallStep::TakeOver(waiter) => {
+                    let answer = self.route.lane().driver.run_handed_off(&waiter);
                     self.tried(answer)
                 }
-                Step::Run(op) => {
+                CallStep::Run(op) => {
                     let (answer, now) = (self.route.run(op), Point::now());
                     self.call.answered(answer, &mut waiting, now);
                     now
                 }
-                Step::Park(until) => {
+                CallStep::Park(until) => {
                     self.route.subscribe();
                     thread::park_timeout(left(until));
                     Point::now()
                 }
-                Step::Pause(until) => {
+                CallStep::Pause(until) => {
                     thread::sleep(left(until));
                     Point::now()
                 }
-                Step::AskProgram => {
+                CallStep::AskProgram => {
                     let goes_on = keep_trying();
                     // `keep_trying` may have forked: then only the parent goes on waiting, and the queues are the
                     // parent's.
-                    if !self.route.is_ours() {
+                    if !self.route.lane().is_ours() {
                         return Err(Error::cancelled(self.resource));
                     }
                     if !goes_on {
@@ -126,11 +126,11 @@ impl<'a> Acquirer<'a> {
                     }
                     Point::now()
                 }
-                Step::Release(lease) => {
+                CallStep::Release(lease) => {
                     drop(self.lock(lease));
                     Point::now()
                 }
-                Step::Done(result) => {
+                CallStep::Done(result) => {
                     return match result {
                         Ok(lease) => Ok(self.lock(lease)),
                         Err(ended) => Err(self.error(ended)),
@@ -154,7 +154,7 @@ impl<'a> Acquirer<'a> {
         let now = Point::now();
         self.report(&answer, now);
         self.call
-            .answered(answer, &mut &*self.route.waiting_threads, now);
+            .answered(answer, &mut &*self.route.lane().waiting_threads, now);
         now
     }
 
@@ -191,22 +191,27 @@ impl<'a> Acquirer<'a> {
         Error::too_slow(self.resource, Duration::ZERO, self.ttl.duration())
     }
 
-    fn error(&self, ended: Ended) -> Error {
+    fn error(&self, ended: CallEnd) -> Error {
         match ended {
-            Ended::Failed(WaitFailure::Busy(known)) => {
-                let is_own = self.route.waiting_threads.held_here.is_own(self.resource);
+            CallEnd::Failed(WaitFailure::Busy(known)) => {
+                let is_own = self
+                    .route
+                    .lane()
+                    .waiting_threads
+                    .held_here
+                    .is_own(self.resource);
                 let (label, until) = known.map_or((None, None), |known| (known.label, known.until));
                 Error::busy(self.resource, label, until, is_own)
             }
-            Ended::Failed(WaitFailure::TooSlow) => self.too_slow(),
-            Ended::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
-            Ended::Cancelled => Error::cancelled(self.resource),
-            Ended::Error(error) => error,
-            Ended::InOtherUse(node, other, names) => Error::OtherKind(OtherKind {
+            CallEnd::Failed(WaitFailure::TooSlow) => self.too_slow(),
+            CallEnd::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
+            CallEnd::Cancelled => Error::cancelled(self.resource),
+            CallEnd::Error(error) => error,
+            CallEnd::InOtherUse(node, other, names) => Error::OtherKind(OtherKind {
                 resource: self.call.resource().clone(),
                 names,
                 found: other.text(),
-                node: self.route.driver.executor().name(node).into(),
+                node: self.route.lane().driver.executor().name(node).into(),
             }),
         }
     }
@@ -223,8 +228,8 @@ impl<'a> Acquirer<'a> {
 impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
-        if self.call.is_in_queue() && self.route.is_ours() {
-            self.call.cancel(&mut &*self.route.waiting_threads);
+        if self.call.is_in_queue() && self.route.lane().is_ours() {
+            self.call.cancel(&mut &*self.route.lane().waiting_threads);
             drop(self.run(&mut || false));
         }
     }

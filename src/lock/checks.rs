@@ -9,8 +9,8 @@ use crate::errors::shown::Shown;
 use crate::net::socket::trust;
 use crate::protocol::commands::witness_keys;
 use crate::settings::node_address::NodeAddress;
-use crate::values::arithmetic::MAX_NODES;
 use crate::values::config_error::ConfigError;
+use crate::values::node_set::MAX_NODES;
 use crate::values::prefix::Prefix;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.

@@ -116,7 +116,7 @@ impl Redlock {
         keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
         let resource = self.checked(resource)?;
-        self.wait_for(&resource, Kind::Plain, ttl, wait, keep_trying)
+        self.acquire_kind(&resource, Kind::Plain, ttl, wait, keep_trying)
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`](crate::Options::wait) does not bound it.

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes};
 use crate::net::driver::executor::Executor;
-use crate::net::driver::shared::Shared;
 use crate::settings::options::Options;
 use crate::values::sync::{
     atomic::{AtomicU32, Ordering},
@@ -31,7 +30,7 @@ struct Child {
 
 impl Family {
     pub(super) fn new(executor: Executor, options: &Options) -> Arc<Family> {
-        let base = Arc::new(Lane::only(Shared::new(executor)));
+        let base = Arc::new(Lane::only(executor));
         Arc::new(Family {
             lanes: Lanes::new(&base, options).map(UsedLanes),
             base,

@@ -85,7 +85,7 @@ impl Lock {
             let renewed = self.renew(ttl);
             self.notify_extended(renewed, old, true)?;
         }
-        let (lease, observer) = (self.lease().clone(), self.route.observer().clone());
+        let (lease, observer) = (self.lease().clone(), self.route.lane().observer().clone());
         let renewal = Arc::new(Renewal::new(lease, observer));
         self.home = Home::Shared(renewal.clone());
         match self.route.keep(&renewal, max_hold) {
@@ -97,7 +97,14 @@ impl Lock {
     /// The error if the thread that renews locks cannot be started, which may pass: no node can be sent a renewal then.
     fn no_thread(&self, error: &io::Error) -> Error {
         let cause = Arc::new(Cause::NoThread(error.to_string()));
-        let places = self.route.driver.executor().places().iter().enumerate();
+        let places = self
+            .route
+            .lane()
+            .driver
+            .executor()
+            .places()
+            .iter()
+            .enumerate();
         let failed = places.map(|(node, place)| NodeError {
             node,
             address: place.shown(),
@@ -182,7 +189,7 @@ impl KeptLock {
         if let Some(renewal) = self.renewal() {
             renewal.on_lost(Box::new(f));
             let _ = self.validity();
-            self.lock.route.renewals.watch(renewal);
+            self.lock.route.lane().renewals.watch(renewal);
         }
     }
 
@@ -210,7 +217,7 @@ impl KeptLock {
     pub fn on_expiring(&self, margin: Duration, f: impl FnOnce(Duration) + Send + 'static) {
         if let Some(renewal) = self.renewal() {
             renewal.on_expiring((margin, Box::new(f)));
-            self.lock.route.renewals.watch(renewal);
+            self.lock.route.lane().renewals.watch(renewal);
         }
     }
 
@@ -251,7 +258,7 @@ impl KeptLock {
     /// The renewal. `None` in a forked child: the lock is its parent's.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
-            Home::Shared(renewal) if self.lock.route.is_ours() => Some(renewal),
+            Home::Shared(renewal) if self.lock.route.lane().is_ours() => Some(renewal),
             _ => None,
         }
     }

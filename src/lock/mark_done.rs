@@ -38,7 +38,7 @@ impl Lock {
         }
         // In a forked child the lease is not to be touched: a thread of the parent may have locked it.
         self.left()?;
-        check_mark(self.route.driver.executor(), self.resource())?;
+        check_mark(self.route.lane().driver.executor(), self.resource())?;
         let label = self.key.label.clone();
         let ended = clock::wall().checked_sub(ago);
         let run = LastRun::new(ended.unwrap_or(UNIX_EPOCH), took, label);
@@ -79,7 +79,7 @@ pub(crate) fn check_mark(executor: &Executor, resource: &[u8]) -> Result<(), Err
 
 /// Fails if nodes that run no scripts leave too few for the mark, which is asked before the work runs.
 pub(crate) fn check_scripts(executor: &Executor) -> Result<(), Error> {
-    let lacking = executor.state().core.without_scripts();
+    let lacking = executor.driver_state().core.without_scripts();
     if lacking.len() <= spare(executor.places().len()) {
         return Ok(());
     }

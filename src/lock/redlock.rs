@@ -11,7 +11,7 @@ use crate::lock::lock::Lock;
 use crate::net::cluster::lanes::LockLanes;
 use crate::net::cluster::route::Route;
 use crate::net::discovery::ask_each::AbandonedThreads;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::driver::executor::Executor;
 use crate::net::driver::observe::{Event, Observer};
 use crate::net::socket::trust;
@@ -24,9 +24,10 @@ use crate::protocol::node::node::Timeouts;
 use crate::settings::environment;
 use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
-use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, Ttl};
 use crate::values::clock::{self, Point};
 use crate::values::config_error::ConfigError;
+use crate::values::node_set::NodeSet;
 use crate::values::token::Token;
 
 /// Takes locks on one Redis node, or on a majority of N independent ones.
@@ -121,9 +122,9 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn from_env() -> Result<Redlock, Error> {
-        let (place, nodes) = environment::nodes()?;
+        let (origin, nodes) = environment::nodes()?;
         let redlock = Redlock::new(nodes).map_err(|error| match error {
-            Error::Config(error) => Error::config(format!("{place}: {error}")),
+            Error::Config(error) => Error::config(format!("{origin}: {error}")),
             other => other,
         })?;
         redlock.with_options(Options::from_env()?)
@@ -237,7 +238,7 @@ impl Redlock {
         kind: Kind,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        match self.wait_for(resource, kind, ttl, Duration::ZERO, None) {
+        match self.acquire_kind(resource, kind, ttl, Duration::ZERO, None) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy(_)) => Ok(None),
             Err(error) => Err(error),
@@ -263,7 +264,11 @@ impl Redlock {
         let route = self.route(&key.resource);
         let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
-            route.waiting_threads.held_here.add(&lease.key.resource);
+            route
+                .lane()
+                .waiting_threads
+                .held_here
+                .add(&lease.key.resource);
         }
         let mut lock = Lock::new(route, lease, &self.options);
         lock.notify_acquired(Duration::ZERO, 0);
@@ -385,7 +390,7 @@ impl Redlock {
     }
 
     /// Acquires a lock. All calls of all kinds of locks end here; one that does not wait has no time for it.
-    pub(crate) fn wait_for(
+    pub(crate) fn acquire_kind(
         &self,
         resource: &Arc<[u8]>,
         kind: Kind,
@@ -399,7 +404,7 @@ impl Redlock {
         // (Each look at the family costs a system call.)
         if let Some(keep_trying) = &mut keep_trying
             && let Some(lanes) = &self.family().lanes
-            && !lanes.find_while(resource, keep_trying)
+            && !lanes.find_maps_while(resource, keep_trying)
         {
             let error = Error::cancelled(resource);
             if let Some(began) = began {
@@ -412,7 +417,7 @@ impl Redlock {
         let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, must_ask);
         let waited = acquirer.run(keep_trying.unwrap_or(&mut || true));
         match began {
-            Some(began) => notified(route.observer(), waited, began, &acquirer),
+            Some(began) => notified(route.lane().observer(), waited, began, &acquirer),
             None => waited,
         }
     }

@@ -6,8 +6,8 @@ use crate::protocol::calls::release::Release;
 use crate::protocol::commands::action::Key;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
 use crate::protocol::quorum::answer::Outcome;
-use crate::values::arithmetic::NodeSet;
 use crate::values::lock_value::ValueRole;
+use crate::values::node_set::NodeSet;
 
 impl Redlock {
     /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns
@@ -52,7 +52,7 @@ impl Redlock {
         let route = self.route(&resource);
         // Otherwise the release may end before it is written to the nodes that are connected last. A node that fails to
         // connect now fails below.
-        drop(route.driver.connect());
+        drop(route.lane().driver.connect());
         let kind = match holder.role() {
             ValueRole::Lock => Kind::Plain,
             ValueRole::Reader => Kind::Read { waited: 0 },
@@ -68,11 +68,15 @@ impl Redlock {
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
-            node_timeout: route.driver.executor().timeouts.node,
+            node_timeout: route.lane().driver.executor().timeouts.node,
         };
         // While the lock is being released it counts as held here. The release of a plain lock takes that back.
         if release.key.kind.is_plain() {
-            route.waiting_threads.held_here.add(&release.key.resource);
+            route
+                .lane()
+                .waiting_threads
+                .held_here
+                .add(&release.key.resource);
         }
         match route.release(&release).outcome {
             Outcome::Yes(_) => Ok(true),
@@ -129,6 +133,7 @@ mod tests {
             assert!(!redlock.break_lock(&name, holder).unwrap());
             let held = redlock
                 .route(&name)
+                .lane()
                 .waiting_threads
                 .held_here
                 .counted(&name);

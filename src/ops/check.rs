@@ -9,7 +9,7 @@ use crate::errors::cause::Cause;
 use crate::errors::error::Error;
 use crate::lock::lockable::Lockable;
 use crate::lock::redlock::Redlock;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::ops::interview::ask;
 use crate::ops::query::MOST_AWAY;
 use crate::ops::replicas;
@@ -23,7 +23,8 @@ use crate::protocol::commands::companions::{self, WITNESS};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::{slots, witness_keys};
 use crate::protocol::node::restart_guard::DEFAULT_TTL;
-use crate::values::arithmetic::{NodeSet, Ttl};
+use crate::values::arithmetic::Ttl;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;
 
@@ -100,7 +101,7 @@ impl Redlock {
                 true => self.facts(places, key.sent_to(NodeSet::ALL), ttl),
                 false => places.iter().map(not_asked).collect(),
             };
-            away += usize::from(shard.iter().any(|node| node.said().is_none()));
+            away += usize::from(shard.iter().any(|node| node.node_report().is_none()));
             report.shards.push(shard);
         }
         let masters = shards.iter().flat_map(|(places, _)| places);
@@ -159,15 +160,17 @@ impl Redlock {
         });
         let described = Place::describe(places, connect_timeout);
         let nodes = places.iter().zip(answers).zip(described);
-        let nodes = nodes.map(|((place, said), sentinels)| {
-            let mut facts = facts(place, said);
+        let nodes = nodes.map(|((place, node_report), sentinels)| {
+            let mut facts = facts(place, node_report);
             if let Some(sentinels) = sentinels {
-                let said = facts.said.as_ref().ok();
-                let info = said.and_then(|said| said.info.as_ref().ok());
+                let node_report = facts.node_report.as_ref().ok();
+                let info = node_report.and_then(|node_report| node_report.info.as_ref().ok());
                 facts.remarks = remarks(
                     &sentinels,
                     info,
-                    said.map(|said| said.needs).unwrap_or_default(),
+                    node_report
+                        .map(|node_report| node_report.needs)
+                        .unwrap_or_default(),
                 );
             }
             facts.default_guard = default_guard.filter(|_| place.is_set());
@@ -183,8 +186,8 @@ impl Redlock {
         let nodes = report.shards.iter_mut().flatten().zip(masters);
         let (mut found, mut asked) = (Vec::new(), Vec::new());
         for (NodeFacts(facts), place) in nodes {
-            let said = facts.said.as_ref().ok();
-            if let Some(info) = said.and_then(|said| said.info.as_ref().ok()) {
+            let node_report = facts.node_report.as_ref().ok();
+            if let Some(info) = node_report.and_then(|node_report| node_report.info.as_ref().ok()) {
                 asked.push((place, replicas::of(info)));
                 found.push(&mut facts.remarks);
             }
@@ -205,8 +208,8 @@ impl Redlock {
             };
             let missing = cluster.map().map_or(0, |map| map.missing());
             let masters = report.shards.iter().filter_map(|nodes| nodes.get(node));
-            let said = masters.filter_map(NodeFacts::said);
-            let found = slot_coverage::remarks(missing, said, self.options().max_ttl());
+            let node_report = masters.filter_map(NodeFacts::node_report);
+            let found = slot_coverage::remarks(missing, node_report, self.options().max_ttl());
             let first = report.shards.first_mut();
             if let Some(facts) = first.and_then(|nodes| nodes.get_mut(node)) {
                 facts.0.remarks.extend(found);
@@ -238,27 +241,30 @@ impl Lockable {
     }
 }
 
-fn facts(node: &Place, said: Result<NodeReport, Cause>) -> Facts {
+fn facts(node: &Place, node_report: Result<NodeReport, Cause>) -> Facts {
     let given = node.given();
     let info = given.info();
     let (plain, insecure) = match info.addr() {
         ConnectionAddr::TcpTls { insecure, .. } => (false, *insecure),
         _ => (true, false),
     };
-    let place = match info.addr() {
+    let location = match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
         _ => Some(Location::ThisMachine),
     };
-    let said = said.map(|said| {
-        let place = match place.unwrap_or(said.place) {
+    let node_report = node_report.map(|node_report| {
+        let location = match location.unwrap_or(node_report.location) {
             Location::Ip(ip) if ip.to_canonical().is_loopback() => Location::ThisMachine,
-            place => place,
+            location => location,
         };
-        NodeReport { place, ..said }
+        NodeReport {
+            location,
+            ..node_report
+        }
     });
     Facts {
         address: node.shown().to_string(),
-        said,
+        node_report,
         plain_password: plain && info.redis_settings().password().is_some(),
         insecure,
         number: 0,

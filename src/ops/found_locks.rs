@@ -8,8 +8,9 @@ use crate::errors::cause::Cause;
 use crate::ops::holder::Holder;
 use crate::ops::scan::ScannedKey;
 use crate::ops::waiters::Waiters;
-use crate::values::arithmetic::{NodeSet, majority};
+use crate::values::arithmetic::majority;
 use crate::values::lock_value::ValueRole;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 
 /// A lock, or another key, on the nodes. Nodes on which it has another token have another lock of the same name.

@@ -6,7 +6,7 @@ use crate::errors::error::Error;
 use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::lock::redlock::Redlock;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::ops::inspect_reply::{is_cut, seen, seen_natively};
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};

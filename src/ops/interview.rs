@@ -54,7 +54,7 @@ pub(crate) fn ask(
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = query.clock_offset()?;
     Ok(NodeReport {
-        place: query.ip().map_or(Location::Unknown, Location::Ip),
+        location: query.ip().map_or(Location::Unknown, Location::Ip),
         info: match info {
             Reply::Bulk(text) => Ok(ServerInfo::new(&text, query.secret())),
             other => Err(refusal(other)),

@@ -9,11 +9,12 @@ use crate::errors::error::Error;
 use crate::errors::node_errors::NodeError;
 use crate::lock::redlock::Redlock;
 use crate::net::discovery::ask_each::SendPart;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::ops::found_locks::{FoundKey, ListedLock, NodeScan};
 use crate::ops::query::Query;
 use crate::ops::scan::{Page, ScannedKey, What, scan};
-use crate::values::arithmetic::{NodeSet, majority};
+use crate::values::arithmetic::majority;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 
 /// The time for a page, in node timeouts: a page takes two questions, four if there are sets, and more to answer than a

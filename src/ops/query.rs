@@ -15,17 +15,18 @@ use crate::errors::secret::Secret;
 use crate::errors::server_error::{concerns_name, refuses_scripts};
 use crate::lock::redlock::Redlock;
 use crate::net::discovery::ask_each::{AskTerms, SendPart, ask_each};
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::socket::conversation::Conversation;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::protocol::cluster::redirect::{QuestionHop, RedirectedQuestion};
 use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{self, LOOKS, Script};
 use crate::protocol::commands::slots;
 use crate::protocol::node::node::Timeouts;
-use crate::values::arithmetic::{NodeSet, Question, Tally, spare};
+use crate::values::arithmetic::{Question, Tally, spare};
 use crate::values::clock::{self, Point};
+use crate::values::node_set::NodeSet;
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
@@ -50,8 +51,8 @@ impl Query {
         timeout: Duration,
         (time, timeouts): (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, handshake) = place.open(timeout, Purpose::Looks)?;
-        let (opened, until) = ((connection, handshake.secret), clock::instant() + time);
+        let (connection, properties) = place.open(timeout, SetUpFor::Looks)?;
+        let (opened, until) = ((connection, properties.secret), clock::instant() + time);
         let late = Cause::NoAnswer(time, Limit::Node(timeouts));
         Ok(Query {
             conversation: Conversation::new(opened, until, late),
@@ -239,22 +240,22 @@ impl Redlock {
         let given = self.places();
         let places: Vec<Place> = given.iter().map(|place| place.of_slot(slot)).collect();
         let answers = ask_at(&places, false);
-        let follow = |((given, place), answer): ((&Place, Place), _)| {
+        let follow_redirect = |((given, place), answer): ((&Place, Place), _)| {
             if given.cluster().is_none() {
                 return (place, answer);
             }
-            let answer = self.follow(given, (&place, slot), answer, |place, asking| {
+            let answer = self.follow_redirect(given, (&place, slot), answer, |place, asking| {
                 let mut answers = ask_at(std::slice::from_ref(place), asking);
                 answers.pop().unwrap_or(Err(Cause::NotAsked))
             });
             (place, answer)
         };
         let all = given.iter().zip(places).zip(answers);
-        all.map(follow).collect()
+        all.map(follow_redirect).collect()
     }
 
     /// The answer about keys of a Cluster, from the server that has them. `answer`: from where the map had their slot.
-    fn follow<T>(
+    fn follow_redirect<T>(
         &self,
         cluster: &Place,
         (place, slot): (&Place, u16),

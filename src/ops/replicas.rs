@@ -2,7 +2,7 @@
 
 use crate::errors::cause::Cause;
 use crate::lock::redlock::Redlock;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::ops::query::Query;
 use crate::ops::rules::codes::Code;
 use crate::ops::rules::finding::{Remark, Severity};

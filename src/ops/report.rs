@@ -84,8 +84,9 @@ impl Report {
     /// holder has that lock. Then give [`check`](crate::Redlock::check) another name.
     pub fn is_checked(&self) -> bool {
         self.shards.iter().all(|nodes| {
-            let said = nodes.iter().filter_map(NodeFacts::said);
-            let passed = said.filter(|said| matches!(said.probe, TrialLock::Passed));
+            let node_report = nodes.iter().filter_map(NodeFacts::node_report);
+            let passed =
+                node_report.filter(|node_report| matches!(node_report.probe, TrialLock::Passed));
             passed.count() >= majority(nodes.len())
         })
     }
@@ -144,20 +145,20 @@ impl NodeFacts {
 
     /// The median round trip of ten.
     pub fn round_trip(&self) -> Option<Duration> {
-        median(&self.said()?.round_trips)
+        median(&self.node_report()?.round_trips)
     }
 
     /// How far its clock is ahead of this machine's, in milliseconds; negative: behind. Exact to half a
     /// round trip.
     pub fn clock_offset_ms(&self) -> Option<i64> {
-        self.said()?.clock
+        self.node_report()?.clock
     }
 
-    pub(super) fn said(&self) -> Option<&NodeReport> {
-        self.0.said.as_ref().ok()
+    pub(super) fn node_report(&self) -> Option<&NodeReport> {
+        self.0.node_report.as_ref().ok()
     }
 
     fn info(&self) -> Option<&ServerInfo> {
-        self.said()?.info.as_ref().ok()
+        self.node_report()?.info.as_ref().ok()
     }
 }

@@ -8,8 +8,9 @@ use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::action::Key;
 use crate::protocol::mutants::{Mutant, set_mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
-use crate::values::arithmetic::{NodeSet, Tally, Ttl};
+use crate::values::arithmetic::{Tally, Ttl};
 use crate::values::clock::Point;
+use crate::values::node_set::NodeSet;
 use crate::values::token::Token;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

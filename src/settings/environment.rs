@@ -110,8 +110,8 @@ impl Environment<'_> {
         let urls = self.text(NODES)?.unwrap_or_default();
         let urls = node_list::items(&urls);
         if !urls.is_empty() {
-            let place = |at| format!("{NODES}, URL {}", at + 1);
-            let nodes = node_list::nodes(&urls, place, into_node::of_url);
+            let origin = |at| format!("{NODES}, URL {}", at + 1);
+            let nodes = node_list::nodes(&urls, origin, into_node::of_url);
             return Ok((NODES.into(), nodes.map_err(|error| error.to_string())?));
         }
         match self.value(NODES_FILE) {
@@ -130,47 +130,47 @@ impl Environment<'_> {
         named_by: &str,
         path: &Path,
     ) -> Result<(String, Vec<NodeAddress>), String> {
-        let place = format!("{named_by} {}", path.display());
-        let (mode, bytes) = (self.read)(path).map_err(|error| format!("{place}: {error}"))?;
-        let nodes = nodes_file::parse(&place, mode, bytes)?;
+        let origin = format!("{named_by} {}", path.display());
+        let (mode, bytes) = (self.read)(path).map_err(|error| format!("{origin}: {error}"))?;
+        let nodes = nodes_file::parse(&origin, mode, bytes)?;
         if nodes.is_empty() {
-            return Err(format!("{place} names no nodes: one URL a line"));
+            return Err(format!("{origin} names no nodes: one URL a line"));
         }
-        Ok((place, nodes))
+        Ok((origin, nodes))
     }
 
     /// The nodes of the default file. The package installs it without nodes, which counts as no file. The file counts for
     /// every user, so no other user may be able to replace the nodes in it.
     fn nodes_in_default_file(&self) -> Result<(String, Vec<NodeAddress>), String> {
-        let place = self.default_file.display().to_string();
+        let origin = self.default_file.display().to_string();
         let nodes = match (self.read)(self.default_file) {
             Ok((mode, _)) if mode & 0o022 != 0 => {
                 return Err(format!(
-                    "{place}: its group or other users may write it (mode {:03o}): chmod go-w",
+                    "{origin}: its group or other users may write it (mode {:03o}): chmod go-w",
                     mode & 0o777
                 ));
             }
-            Ok((mode, bytes)) => nodes_file::parse(&place, mode, bytes)?,
+            Ok((mode, bytes)) => nodes_file::parse(&origin, mode, bytes)?,
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(self.unread(&place, &error)),
+            Err(error) => return Err(self.unread(&origin, &error)),
         };
         if !nodes.is_empty() {
-            return Ok((place, nodes));
+            return Ok((origin, nodes));
         }
         Err(match self.flags {
             true => format!(
-                "no nodes: give their URLs one a line in {place}, or in a file named by --nodes-file or {NODES_FILE}; in \
+                "no nodes: give their URLs one a line in {origin}, or in a file named by --nodes-file or {NODES_FILE}; in \
                  {NODES} (with commas between them); or by --node redis://HOST"
             ),
             false => format!(
-                "no nodes: give their URLs one a line in {place}, or in a file named by {NODES_FILE}; or in {NODES} (with \
+                "no nodes: give their URLs one a line in {origin}, or in a file named by {NODES_FILE}; or in {NODES} (with \
                  commas between them)"
             ),
         })
     }
 
     /// Why the default file, which this user did not name, was not read.
-    fn unread(&self, place: &str, error: &io::Error) -> String {
+    fn unread(&self, origin: &str, error: &io::Error) -> String {
         let file = if self.flags {
             "--nodes-file"
         } else {
@@ -178,10 +178,10 @@ impl Environment<'_> {
         };
         match error.kind() {
             ErrorKind::PermissionDenied => format!(
-                "{place}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {NODES} or \
+                "{origin}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {NODES} or \
                  {file}"
             ),
-            _ => format!("{place}: {error}"),
+            _ => format!("{origin}: {error}"),
         }
     }
 
@@ -214,9 +214,9 @@ impl Environment<'_> {
         let file = |variable: &'static str| {
             let (name, path) = self.value(variable)?;
             let path = PathBuf::from(path);
-            let place = format!("{name} {}", path.display());
-            let read = (self.read)(&path).map_err(|error| format!("{place}: {error}"));
-            Some(read.map(|(mode, pem)| (place, mode, pem)))
+            let origin = format!("{name} {}", path.display());
+            let read = (self.read)(&path).map_err(|error| format!("{origin}: {error}"));
+            Some(read.map(|(mode, pem)| (origin, mode, pem)))
         };
         let by = |flag: &str, variable: &str| match self.flags {
             true => format!("{flag} or {variable}"),
@@ -229,20 +229,20 @@ impl Environment<'_> {
         let cert = file("REDLOCK_CERT").transpose()?;
         let key = file("REDLOCK_KEY").transpose()?;
         match (cert, key) {
-            (Some((_, _, cert)), Some((place, mode, key))) => {
-                private(mode, &format!("{place} has a key"))?;
+            (Some((_, _, cert)), Some((origin, mode, key))) => {
+                private(mode, &format!("{origin} has a key"))?;
                 tls = tls.client_certificate(cert, key);
             }
             (None, None) => {}
-            (Some((place, ..)), None) => {
+            (Some((origin, ..)), None) => {
                 return Err(format!(
-                    "{place} needs its key: {}",
+                    "{origin} needs its key: {}",
                     by("--key", "REDLOCK_KEY")
                 ));
             }
-            (None, Some((place, ..))) => {
+            (None, Some((origin, ..))) => {
                 let by = by("--cert", "REDLOCK_CERT");
-                return Err(format!("{place} needs its certificate: {by}"));
+                return Err(format!("{origin} needs its certificate: {by}"));
             }
         }
         Ok(match self.text("REDLOCK_SNI")? {
@@ -276,8 +276,8 @@ mod tests {
             flags: false,
         };
         environment.options(Options::new())?;
-        let (place, nodes) = environment.nodes()?;
-        Ok((place, nodes.len()))
+        let (origin, nodes) = environment.nodes()?;
+        Ok((origin, nodes.len()))
     }
 
     #[test]

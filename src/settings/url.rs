@@ -64,8 +64,8 @@ fn with_plus(url: &str) -> Cow<'_, str> {
 fn not_obeyed(url: &str) -> Option<String> {
     let (scheme, rest) = split_scheme(url.trim());
     let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let authority = place.split('/').next().unwrap_or_default();
+    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = base.split('/').next().unwrap_or_default();
     let is_path = is_path(url);
     if is_path && !scheme.is_empty() && !matches!(authority, "" | "localhost") {
         let text = "something stands before its path, which begins with the third slash: write";
@@ -75,7 +75,7 @@ fn not_obeyed(url: &str) -> Option<String> {
         true => (&["user", "pass", "db", "protocol"], right_of_path()),
         false => (&["protocol"], right_of_server(scheme)),
     };
-    if let Some(text) = url_parameters::refused(query, known, place, &right) {
+    if let Some(text) = url_parameters::refused(query, known, base, &right) {
         return Some(text);
     }
     let asks_for_resp3 = |(key, value)| key == "protocol" && matches!(value, "3" | "resp3");
@@ -163,22 +163,22 @@ pub(crate) fn is_torn(url: &str) -> bool {
 
 /// Why the URL is refused, and its right form.
 fn right_form(url: &str, error: &str) -> String {
-    let place = url.trim();
-    let place = place.split(['?', '#']).next().unwrap_or_default();
-    let hosts = place.rsplit('@').next().unwrap_or_default();
+    let base = url.trim();
+    let base = base.split(['?', '#']).next().unwrap_or_default();
+    let hosts = base.rsplit('@').next().unwrap_or_default();
     let (_, authority) = split_scheme(hosts);
     let authority = authority.split('/').next().unwrap_or_default();
-    if place.is_empty() {
+    if base.is_empty() {
         return "it is empty: write redis://host:port".into();
     }
-    if let Some(text) = wrapped(place) {
+    if let Some(text) = wrapped(base) {
         return text.into();
     }
-    if place.matches("://").count() > 1 || hosts.contains(is_separator) {
+    if base.matches("://").count() > 1 || hosts.contains(is_separator) {
         return SEVERAL.into();
     }
-    let Some(scheme) = scheme(place) else {
-        return without_scheme(place, authority);
+    let Some(scheme) = scheme(base) else {
+        return without_scheme(base, authority);
     };
     if let Some(form) = other_scheme(scheme) {
         return form;
@@ -210,8 +210,8 @@ fn right_form(url: &str, error: &str) -> String {
 }
 
 /// Why a text is refused that has more around its URL than the URL: as in files of shells, in JSON and in documents.
-fn wrapped(place: &str) -> Option<&'static str> {
-    let (before, _) = place.split_once("://")?;
+fn wrapped(base: &str) -> Option<&'static str> {
+    let (before, _) = base.split_once("://")?;
     let is_mark = |c: char| "\"'`“”„‘’[]<>(){}".contains(c);
     if before.starts_with(is_mark) {
         return Some("it stands in quotation marks or brackets: leave them out");
@@ -244,18 +244,18 @@ fn other_scheme(scheme: &str) -> Option<String> {
     })
 }
 
-fn without_scheme(place: &str, authority: &str) -> String {
-    match place.split_once(':') {
+fn without_scheme(base: &str, authority: &str) -> String {
+    match base.split_once(':') {
         Some(("unix" | "redis+unix" | "valkey+unix", _)) => {
             "its path has no // before it: write unix:///path/to/socket".into()
         }
         Some((scheme, _)) if SCHEMES.contains(&scheme) => {
             format!("its host has no // before it: write {scheme}://host:port")
         }
-        _ if place.contains('@') || place.contains("%40") => {
+        _ if base.contains('@') || base.contains("%40") => {
             "it has no scheme: write redis://user:password@host:port".into()
         }
-        _ if place.starts_with('/') => "it has no scheme: write unix:///path/to/socket".into(),
+        _ if base.starts_with('/') => "it has no scheme: write unix:///path/to/socket".into(),
         _ if is_ipv6(authority) => {
             let right = bracketed("redis", authority);
             format!("it has no scheme, and an IPv6 address has brackets: write {right}")

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::store::request::Begun;
-use super::store::{Store, Value};
+use super::store::{Store, StoredValue};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::resp;
@@ -292,7 +292,8 @@ impl Server {
         let value = lock_value::pack(token, Since::of(since), label).to_vec();
         self.store.remove(name);
         let last = (time / 1000).saturating_add(ttl);
-        self.store.insert(name, Value::Text(value), Some(last));
+        self.store
+            .insert(name, StoredValue::Text(value), Some(last));
     }
 
     /// Releases the lock for its holders, if there are any and the key is a lock.
@@ -301,7 +302,7 @@ impl Server {
         let Some((_, value, left)) = keys.find(|key| key.0 == name) else {
             return false;
         };
-        let is_set = matches!(value, Value::Queue(_));
+        let is_set = matches!(value, StoredValue::Queue(_));
         let holders = held(value, left, time);
         drop(keys);
         let queue = Companion::Queue.key(name).concat();
@@ -372,7 +373,7 @@ impl Server {
         let queue = Companion::Queue.key(name).concat();
         let mut keys = self.store.keys(time);
         match keys.find(|key| key.0 == queue) {
-            Some((_, Value::Queue(members), _)) => members.len(),
+            Some((_, StoredValue::Queue(members), _)) => members.len(),
             _ => 0,
         }
     }
@@ -399,19 +400,19 @@ fn subscribed(kind: &[u8], channel: &[u8], count: usize) -> Vec<u8> {
 }
 
 /// The holders that a value stores: none if the value is no lock.
-fn held(value: &Value, left: Option<u64>, time: u64) -> Vec<Held> {
+fn held(value: &StoredValue, left: Option<u64>, time: u64) -> Vec<Held> {
     let one = |parts: ValueParts, left: u64| Held {
         token: parts.token,
         label: parts.label.map(|label| label.as_str().to_owned()),
         remaining: Duration::from_millis(left),
     };
     match value {
-        Value::Text(text) => {
+        StoredValue::Text(text) => {
             let parts = lock_value::parse(text, text.len());
             let held = parts.and_then(|parts| Some(one(parts, left?)));
             held.into_iter().collect()
         }
-        Value::Queue(members) => {
+        StoredValue::Queue(members) => {
             let member = |(last, member): &(i64, Vec<u8>)| {
                 let (_, parts) = lock_value::parse_member(member)?;
                 let left = u64::try_from(*last).ok()?.checked_sub(time / 1000)?;

@@ -7,6 +7,7 @@ mod glob;
 mod keys;
 pub(crate) mod members;
 mod names;
+mod permits;
 pub(crate) mod request;
 mod scripts;
 mod waiters;
@@ -20,7 +21,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum StoredValue {
     Text(Vec<u8>),
     /// A sorted set: scores and members, in order.
     Queue(Vec<(i64, Vec<u8>)>),
@@ -31,7 +32,7 @@ pub(crate) enum Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     name: Vec<u8>,
-    value: Value,
+    value: StoredValue,
     /// The last millisecond in which the key exists.
     last: Option<u64>,
 }
@@ -79,13 +80,13 @@ pub(crate) struct Store {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Data {
+enum StoreReply {
     Okay,
     Pong,
     Nil,
     Int(i64),
     Bulk(Vec<u8>),
-    Array(Vec<Data>),
+    Array(Vec<StoreReply>),
 }
 
 /// An error of the server; without the script's name and line, which a real one appends.
@@ -150,19 +151,19 @@ impl<'a> ScriptArgs<'a> {
     }
 }
 
-impl Data {
+impl StoreReply {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Data::Okay => out.extend_from_slice(b"+OK\r\n"),
-            Data::Pong => out.extend_from_slice(b"+PONG\r\n"),
-            Data::Nil => out.extend_from_slice(b"$-1\r\n"),
-            Data::Int(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
-            Data::Bulk(bulk) => {
+            StoreReply::Okay => out.extend_from_slice(b"+OK\r\n"),
+            StoreReply::Pong => out.extend_from_slice(b"+PONG\r\n"),
+            StoreReply::Nil => out.extend_from_slice(b"$-1\r\n"),
+            StoreReply::Int(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+            StoreReply::Bulk(bulk) => {
                 out.extend_from_slice(format!("${}\r\n", bulk.len()).as_bytes());
                 out.extend_from_slice(bulk);
                 out.extend_from_slice(b"\r\n");
             }
-            Data::Array(items) => {
+            StoreReply::Array(items) => {
                 out.extend_from_slice(format!("*{}\r\n", items.len()).as_bytes());
                 items.iter().for_each(|item| item.write(out));
             }
@@ -232,7 +233,10 @@ impl Store {
     }
 
     /// The keys that exist at that time, and for how many milliseconds.
-    pub(crate) fn keys(&self, time: u64) -> impl Iterator<Item = (&[u8], &Value, Option<u64>)> {
+    pub(crate) fn keys(
+        &self,
+        time: u64,
+    ) -> impl Iterator<Item = (&[u8], &StoredValue, Option<u64>)> {
         let now = time / 1000;
         self.entries.iter().filter_map(move |entry| {
             let left = match entry.last {
@@ -247,7 +251,7 @@ impl Store {
         self.entries.clear();
     }
 
-    pub(crate) fn insert(&mut self, name: &[u8], value: Value, last: Option<u64>) {
+    pub(crate) fn insert(&mut self, name: &[u8], value: StoredValue, last: Option<u64>) {
         self.entries.push(Entry {
             name: name.to_vec(),
             value,
@@ -288,7 +292,8 @@ impl Store {
             in_script: true,
             wrote: false,
         };
-        let _ = ScriptArgs::parse(args[2], &args[3..]).and_then(|given| run.join(given));
+        let _ =
+            ScriptArgs::parse(args[2], &args[3..]).and_then(|script_args| run.join(script_args));
     }
 }
 
@@ -303,54 +308,58 @@ struct CommandRun<'a> {
 
 /// The commands.
 impl CommandRun<'_> {
-    fn command(&mut self, args: &[&[u8]]) -> Result<Data> {
+    fn command(&mut self, args: &[&[u8]]) -> Result<StoreReply> {
         match args {
-            [b"PING"] => Ok(Data::Pong),
+            [b"PING"] => Ok(StoreReply::Pong),
             [b"TIME"] => {
                 let (seconds, micros) = (self.store.time / 1_000_000, self.store.time % 1_000_000);
-                let number = |number: u64| Data::Bulk(number.to_string().into_bytes());
-                Ok(Data::Array(vec![number(seconds), number(micros)]))
+                let number = |number: u64| StoreReply::Bulk(number.to_string().into_bytes());
+                Ok(StoreReply::Array(vec![number(seconds), number(micros)]))
             }
             [b"EVAL" | b"EVALSHA", ..] => self.script(args),
             [b"SCRIPT", b"LOAD", text] => self.load(text),
             [b"SCRIPT", b"FLUSH"] => {
                 self.store.flush_scripts();
-                Ok(Data::Okay)
+                Ok(StoreReply::Okay)
             }
             [b"SET", name, value, b"NX", b"PX", ttl] => {
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 let set = self.set(name, value, Some(ttl), true)?;
-                Ok(if set { Data::Okay } else { Data::Nil })
+                Ok(if set {
+                    StoreReply::Okay
+                } else {
+                    StoreReply::Nil
+                })
             }
             // The witness of the restart guard, and whether this user may set it.
             [b"SET", _, _, b"NX", b"XX"] => Err(Refused("ERR syntax error")),
             [b"SET", name, value, b"PX", ttl] => {
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 self.set(name, value, Some(ttl), false)?;
-                Ok(Data::Okay)
+                Ok(StoreReply::Okay)
             }
-            [b"GET", name] => Ok(self.get(name)?.map_or(Data::Nil, Data::Bulk)),
+            [b"GET", name] => Ok(self.get(name)?.map_or(StoreReply::Nil, StoreReply::Bulk)),
             [b"DELIFEQ", name, value] => self.delete_if_equal(name, value, WRONG_TYPE),
             [b"DELEX", name, b"IFEQ", value] => self.delete_if_equal(name, value, NO_STRING),
             [b"SET", name, value, b"IFEQ", old, b"PX", ttl] => {
                 self.set_if_equal(name, (value, old), ttl)
             }
-            [b"PUBLISH", channel, message] => Ok(Data::Int(self.publish(channel, message))),
-            [b"PTTL", name] => Ok(Data::Int(self.pttl(name))),
+            [b"PUBLISH", channel, message] => Ok(StoreReply::Int(self.publish(channel, message))),
+            [b"PTTL", name] => Ok(StoreReply::Int(self.pttl(name))),
             [b"GETRANGE", name, b"0", last] => {
                 let length = number::<usize>(last).ok_or(NO_NUMBER)?.saturating_add(1);
                 let mut value = self.get(name)?.unwrap_or_default();
                 value.truncate(length);
-                Ok(Data::Bulk(value))
+                Ok(StoreReply::Bulk(value))
             }
             [b"ZRANGE", name, b"0", b"0"] => {
                 let first = self.zset(name, |members| members.first().cloned())?;
-                let first = first.map(|(_, member)| Data::Bulk(member));
-                Ok(Data::Array(first.into_iter().collect()))
+                let first = first.map(|(_, member)| StoreReply::Bulk(member));
+                Ok(StoreReply::Array(first.into_iter().collect()))
             }
             [b"DBSIZE"] => {
                 let count = self.store.entries.len();
-                Ok(Data::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+                Ok(StoreReply::Int(i64::try_from(count).unwrap_or(i64::MAX)))
             }
             [b"SCAN", _, options @ ..] => Ok(self.scan(options)),
             #[cfg(test)]
@@ -361,11 +370,16 @@ impl CommandRun<'_> {
     }
 
     /// `no_string`: how the command refuses a key of another type.
-    fn delete_if_equal(&mut self, name: &[u8], value: &[u8], no_string: Refused) -> Result<Data> {
+    fn delete_if_equal(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        no_string: Refused,
+    ) -> Result<StoreReply> {
         self.may_write(false)?;
         match self.get(name).map_err(|_| no_string)?.as_deref() == Some(value) {
-            true => self.del(name).map(Data::Int),
-            false => Ok(Data::Int(0)),
+            true => self.del(name).map(StoreReply::Int),
+            false => Ok(StoreReply::Int(0)),
         }
     }
 
@@ -374,56 +388,59 @@ impl CommandRun<'_> {
         name: &[u8],
         (value, old): (&[u8], &[u8]),
         ttl: &[u8],
-    ) -> Result<Data> {
+    ) -> Result<StoreReply> {
         self.may_set()?;
         if self.get(name)?.as_deref() != Some(old) {
-            return Ok(Data::Nil);
+            return Ok(StoreReply::Nil);
         }
         let ttl = number(ttl).ok_or(NO_NUMBER)?;
         self.set(name, value, Some(ttl), false)?;
-        Ok(Data::Okay)
+        Ok(StoreReply::Okay)
     }
 
-    fn load(&mut self, text: &[u8]) -> Result<Data> {
+    fn load(&mut self, text: &[u8]) -> Result<StoreReply> {
         let mut scripts = scripts().enumerate();
         let script = scripts.find(|(_, script)| script.text == text);
         let (place, script) = script.ok_or(NOT_OURS)?;
         self.store.load(place);
-        Ok(Data::Bulk(script.hash.to_vec()))
+        Ok(StoreReply::Bulk(script.hash.to_vec()))
     }
 
     /// All keys at once, in one page.
-    fn scan(&self, options: &[&[u8]]) -> Data {
+    fn scan(&self, options: &[&[u8]]) -> StoreReply {
         let pattern = options.chunks(2).find_map(|option| match option {
             [b"MATCH", pattern] => Some(*pattern),
             _ => None,
         });
         let names = self.store.entries.iter().map(|entry| &*entry.name);
         let names = names.filter(|name| pattern.is_none_or(|glob| glob::matches(glob, name)));
-        let names = names.map(|name| Data::Bulk(name.to_vec())).collect();
-        Data::Array(vec![Data::Bulk(b"0".to_vec()), Data::Array(names)])
+        let names = names.map(|name| StoreReply::Bulk(name.to_vec())).collect();
+        StoreReply::Array(vec![
+            StoreReply::Bulk(b"0".to_vec()),
+            StoreReply::Array(names),
+        ])
     }
 
-    fn script(&mut self, args: &[&[u8]]) -> Result<Data> {
+    fn script(&mut self, args: &[&[u8]]) -> Result<StoreReply> {
         let [command, text, keys, rest @ ..] = args else {
             return Err(NOT_OURS);
         };
-        let given = ScriptArgs::parse(keys, rest)?;
+        let script_args = ScriptArgs::parse(keys, rest)?;
         if self.store.mood.refuses_keys(args) {
             return Err(NO_KEY);
         }
         if *text == INSPECT.text
-            && let [lock] = given.keys
+            && let [lock] = script_args.keys
         {
             return self.look(lock);
         }
         if *text == WAITERS.text
-            && let [queue] = given.keys
+            && let [queue] = script_args.keys
         {
             return self.waiters(queue);
         }
         if *text == TRIAL.text {
-            return Ok(Data::Int(1));
+            return Ok(StoreReply::Int(1));
         }
         let by_hash = *command == b"EVALSHA";
         let script = match Store::script(args) {
@@ -434,40 +451,42 @@ impl CommandRun<'_> {
         self.store.load(script);
         self.in_script = true;
         let hash = scripts().nth(script).map_or(&b""[..], |script| script.hash);
-        self.run(hash, given)
+        self.run(hash, script_args)
     }
 
     /// Commands that the crate never sends: tests make foreign data with them.
     #[cfg(test)]
-    fn command_of_others(&mut self, args: &[&[u8]]) -> Result<Data> {
+    fn command_of_others(&mut self, args: &[&[u8]]) -> Result<StoreReply> {
         match args {
             [b"SET", name, value] => {
                 self.set(name, value, None, false)?;
-                Ok(Data::Okay)
+                Ok(StoreReply::Okay)
             }
             [b"HSET", name, _, _] => {
                 self.may_write(true)?;
-                let added = match self.value(name) {
+                let added = match self.stored_value(name) {
                     None => {
-                        self.store.insert(name, Value::Hash, None);
+                        self.store.insert(name, StoredValue::Hash, None);
                         1
                     }
-                    Some(Value::Hash) => 0,
+                    Some(StoredValue::Hash) => 0,
                     Some(_) => return Err(WRONG_TYPE),
                 };
-                Ok(Data::Int(added))
+                Ok(StoreReply::Int(added))
             }
             [b"ZADD", name, score, member] => {
                 let added = self.zadd(name, number(score).unwrap(), member)?;
-                Ok(Data::Int(added))
+                Ok(StoreReply::Int(added))
             }
-            [b"DEL", name] => self.del(name).map(Data::Int),
-            [b"PEXPIRE", name, ttl] => self.pexpire(name, number(ttl).unwrap()).map(Data::Int),
+            [b"DEL", name] => self.del(name).map(StoreReply::Int),
+            [b"PEXPIRE", name, ttl] => self
+                .pexpire(name, number(ttl).unwrap())
+                .map(StoreReply::Int),
             [b"PERSIST", name] => {
                 self.may_write(false)?;
                 let entry = self.entry(name);
                 let had = entry.and_then(|entry| entry.last.take()).is_some();
-                Ok(Data::Int(i64::from(had)))
+                Ok(StoreReply::Int(i64::from(had)))
             }
             _ => Err(NOT_OURS),
         }

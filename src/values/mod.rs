@@ -5,6 +5,7 @@
 //! - `config_error`: a value that cannot work
 //! - `clock`: the only file that reads a clock
 //! - `sync`: poisoned mutexes, in one place
+//! - `node_set`: a set of nodes
 //! - `arithmetic`: quorum, ttl, validity, deadline: the arithmetic of Redlock
 //! - `random`, `backoff`: pauses
 //! - `token`: the random value that identifies one acquisition
@@ -22,6 +23,7 @@ pub(crate) mod endpoint;
 pub(crate) mod label;
 pub(crate) mod last_run;
 pub(crate) mod lock_value;
+pub(crate) mod node_set;
 pub(crate) mod prefix;
 pub(crate) mod random;
 pub(crate) mod sync;

@@ -1,11 +1,11 @@
-//! The work of a command, after all checks of its arguments.
+//! The checks of arguments that concern several of them, and the work of a command after all checks.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use crate::arguments::{RunArgs, Throttle};
+use crate::arguments::{NodeArgs, RunArgs, Throttle};
 use crate::target::TargetKind;
-use crate::time::{DAY, LONGEST, SHORTEST, within};
+use crate::time::{DAY, LONGEST, SHORTEST, Time, within};
 
 /// The work of `redlock run`, after all checks.
 #[derive(Debug)]
@@ -24,6 +24,20 @@ pub(crate) struct Job {
     pub(crate) fair: bool,
     pub(crate) fence: bool,
     pub(crate) kind: TargetKind,
+}
+
+impl NodeArgs {
+    /// # Errors
+    ///
+    /// The flag, its value and its limits.
+    pub(crate) fn check_timeouts(&self) -> Result<(), String> {
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(3600));
+        let within = |flag, time: Option<Time>| {
+            time.map_or(Ok(()), |time| within(flag, time.0, shortest, longest))
+        };
+        within("--node-timeout", self.node_timeout)?;
+        within("--connect-timeout", self.connect_timeout)
+    }
 }
 
 impl RunArgs {

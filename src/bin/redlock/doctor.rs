@@ -12,8 +12,8 @@ use crate::tables::{shortened_line, table};
 use crate::target::Target;
 use crate::{End, FOUND, NO_PROCESS, failed, report};
 
-pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
-    let probe = match &given.probe {
+pub(crate) fn doctor(arguments: &Doctor, redlock: &Redlock) -> End {
+    let probe = match &arguments.probe {
         Some(name) => name.as_encoded_bytes().to_vec(),
         None => match getrandom::u32() {
             Ok(random) => format!("redlock-doctor:{random:08x}").into_bytes(),
@@ -24,12 +24,12 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
         },
     };
     let probe = OsStr::from_bytes(&probe);
-    let target = Target::new(redlock.clone(), probe, &given.kind());
+    let target = Target::new(redlock.clone(), probe, &arguments.kind());
     let report = match target.and_then(|target| target.check()) {
         Ok(report) => report,
         Err(error) => return failed(&error),
     };
-    let report = match given.max_ttl {
+    let report = match arguments.max_ttl {
         Some(max_ttl) => for_ttls_up_to(report, max_ttl.0),
         None => report,
     };
@@ -37,11 +37,11 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
         let mut findings = report.findings();
         findings.any(|finding| finding.severity() == Severity::Warning)
     };
-    let code = match report.is_fit() && !(given.strict && warned()) {
+    let code = match report.is_fit() && !(arguments.strict && warned()) {
         true => 0,
         false => FOUND,
     };
-    match given.json {
+    match arguments.json {
         true => print_json(report_json(&report, text_of), code),
         false => print(to_text(&report).as_bytes(), code),
     }

@@ -18,8 +18,8 @@ use crate::{End, UNAVAILABLE, failed, report};
 /// A clock that differs from this machine's by more milliseconds is shown.
 const CLOCK: i64 = 1000;
 
-pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
-    let name = given.name.as_encoded_bytes();
+pub(crate) fn inspect(arguments: &Inspect, redlock: &Redlock) -> End {
+    let name = arguments.name.as_encoded_bytes();
     let inspection = match redlock.inspect(name) {
         Ok(inspection) => inspection,
         Err(error) => return failed(&error),
@@ -33,8 +33,8 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     if code == UNAVAILABLE {
         report_failures(&inspection);
     }
-    report_url(&given.name, &inspection);
-    match given.json {
+    report_url(&arguments.name, &inspection);
+    match arguments.json {
         true => print_json(inspection_json(name, &inspection), code),
         false => print(to_text(name, &state, &inspection).as_bytes(), code),
     }

@@ -11,14 +11,14 @@ use crate::print::{print, print_json};
 use crate::tables::{milliseconds, shortened};
 use crate::{End, FOUND, failed};
 
-pub(crate) fn last(given: &Last, redlock: &Redlock) -> End {
-    let name = given.name.as_encoded_bytes();
+pub(crate) fn last(arguments: &Last, redlock: &Redlock) -> End {
+    let name = arguments.name.as_encoded_bytes();
     let last = match redlock.last_run(name) {
         Ok(last) => last,
         Err(error) => return failed(&error),
     };
     let code = if last.is_some() { 0 } else { FOUND };
-    if given.json {
+    if arguments.json {
         return print_json(to_json(name, last.as_ref()), code);
     }
     let what = match &last {

@@ -18,8 +18,8 @@ use crate::{End, FOUND, UNAVAILABLE, failed, report};
 /// Progress is shown from this time on.
 const LONG: Duration = Duration::from_secs(1);
 
-pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
-    let pattern = given.pattern.as_ref();
+pub(crate) fn list(arguments: &List, redlock: &Redlock) -> End {
+    let pattern = arguments.pattern.as_ref();
     let pattern = pattern.map(|pattern| pattern.as_encoded_bytes());
     let mut shown = Progress::new();
     let listing = all(redlock, pattern, |keys| shown.show(keys));
@@ -34,10 +34,10 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
     }
     let locks: Vec<ListRow<'_>> = listing
         .locks()
-        .map(|lock| ListRow::new(lock, &given.limits))
-        .filter(|row| !given.stuck || !row.problems.is_empty())
+        .map(|lock| ListRow::new(lock, &arguments.limits))
+        .filter(|row| !arguments.stuck || !row.problems.is_empty())
         .collect();
-    let code = match (listing.has_majority(), given.stuck && !locks.is_empty()) {
+    let code = match (listing.has_majority(), arguments.stuck && !locks.is_empty()) {
         (false, _) => {
             report(format_args!("too few nodes answered"));
             UNAVAILABLE
@@ -45,12 +45,12 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         (true, true) => FOUND,
         (true, false) => 0,
     };
-    let end = match given.json {
+    let end = match arguments.json {
         true => print_json(to_json(&locks, &listing), code),
         false => print(to_text(&locks, &listing).as_bytes(), code),
     };
     if locks.is_empty()
-        && let Some(hint) = given.pattern.as_deref().and_then(by_flag)
+        && let Some(hint) = arguments.pattern.as_deref().and_then(by_flag)
     {
         report(format_args!("PATTERN is for keys: {hint}"));
     }

@@ -100,46 +100,51 @@ fn start() -> End {
 
 fn dispatch(command: &arguments::Subcommands) -> Result<End, String> {
     match command {
-        arguments::Subcommands::Run(given) => {
-            let job = given.job()?;
-            output::log(given.nodes.verbose);
-            let (redlock, options) = nodes::open(&given.nodes, &given.votes)?;
+        arguments::Subcommands::Run(arguments) => {
+            let job = arguments.job()?;
+            output::log(arguments.nodes.verbose);
+            let (redlock, options) = nodes::open(&arguments.nodes, &arguments.votes)?;
             let times = [("--ttl", job.ttl), ("--at-least", job.at_least)];
             nodes::warn_of_long(&redlock, &times);
-            Ok(run(&job, &redlock, &options, given.metrics_file.as_deref()))
+            Ok(run(
+                &job,
+                &redlock,
+                &options,
+                arguments.metrics_file.as_deref(),
+            ))
         }
-        arguments::Subcommands::Throttle(given) => {
-            let words = given.words()?;
-            output::log(given.nodes.verbose);
-            let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
-            nodes::warn_of_long(&redlock, &[("--every", given.every.0)]);
-            Ok(throttle::throttle(given, words, &redlock))
+        arguments::Subcommands::Throttle(arguments) => {
+            let words = arguments.words()?;
+            output::log(arguments.nodes.verbose);
+            let (redlock, _) = nodes::open(&arguments.nodes, &arguments.votes)?;
+            nodes::warn_of_long(&redlock, &[("--every", arguments.every.0)]);
+            Ok(throttle::throttle(arguments, words, &redlock))
         }
-        arguments::Subcommands::Inspect(given) => {
-            output::log(given.nodes.verbose);
-            Ok(inspect::inspect(given, &nodes::look(&given.nodes)?))
+        arguments::Subcommands::Inspect(arguments) => {
+            output::log(arguments.nodes.verbose);
+            Ok(inspect::inspect(arguments, &nodes::look(&arguments.nodes)?))
         }
-        arguments::Subcommands::Release(given) => {
-            let answer = release::ReleaseAnswer::expected(given.yes)?;
-            output::log(given.nodes.verbose);
-            let (redlock, options) = nodes::open(&given.nodes, &nodes::ALL)?;
+        arguments::Subcommands::Release(arguments) => {
+            let answer = release::ReleaseAnswer::expected(arguments.yes)?;
+            output::log(arguments.nodes.verbose);
+            let (redlock, options) = nodes::open(&arguments.nodes, &nodes::ALL)?;
             // Keeps the order of arrival where there is one, and makes no difference elsewhere.
             let redlock = redlock.with_options(options.fair(true));
             let redlock = redlock.map_err(|error| error.to_string())?;
-            Ok(release::release(given, &answer, &redlock))
+            Ok(release::release(arguments, &answer, &redlock))
         }
-        arguments::Subcommands::Last(given) => {
-            output::log(given.nodes.verbose);
-            Ok(last::last(given, &nodes::look(&given.nodes)?))
+        arguments::Subcommands::Last(arguments) => {
+            output::log(arguments.nodes.verbose);
+            Ok(last::last(arguments, &nodes::look(&arguments.nodes)?))
         }
-        arguments::Subcommands::List(given) => {
-            output::log(given.nodes.verbose);
-            Ok(list::list(given, &nodes::look(&given.nodes)?))
+        arguments::Subcommands::List(arguments) => {
+            output::log(arguments.nodes.verbose);
+            Ok(list::list(arguments, &nodes::look(&arguments.nodes)?))
         }
-        arguments::Subcommands::Doctor(given) => {
-            output::log(given.nodes.verbose);
-            let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
-            Ok(doctor::doctor(given, &redlock))
+        arguments::Subcommands::Doctor(arguments) => {
+            output::log(arguments.nodes.verbose);
+            let (redlock, _) = nodes::open(&arguments.nodes, &arguments.votes)?;
+            Ok(doctor::doctor(arguments, &redlock))
         }
         arguments::Subcommands::Man => Ok(manual::page()),
         arguments::Subcommands::Completions { shell } => Ok(manual::completions(*shell)),

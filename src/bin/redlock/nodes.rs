@@ -13,22 +13,22 @@ use crate::arguments::{NodeArgs, RESTART_GUARD, VoteArgs};
 use crate::files::{WITHIN, read};
 use crate::label::label;
 use crate::output::report;
-use crate::time::{Time, within};
+use crate::time::Time;
 
 /// The client, and its options.
 ///
 /// # Errors
 ///
 /// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
-pub(crate) fn open(given: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Options), String> {
+pub(crate) fn open(flags: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Options), String> {
     let around = Environment {
-        given: &|variable| self::given((given, votes), variable),
+        given: &|variable| self::given((flags, votes), variable),
         read: &|path| read(path, WITHIN),
         default_file: Path::new(DEFAULT_FILE),
         flags: true,
     };
-    let (place, nodes) = nodes(given, &around)?;
-    client((given, &around), &place, nodes)
+    let (origin, nodes) = nodes(flags, &around)?;
+    client((flags, &around), &origin, nodes)
 }
 
 /// The client, for a look at the nodes.
@@ -36,8 +36,8 @@ pub(crate) fn open(given: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Optio
 /// # Errors
 ///
 /// Like those of [`open`].
-pub(crate) fn look(given: &NodeArgs) -> Result<Redlock, String> {
-    Ok(open(given, &ALL)?.0)
+pub(crate) fn look(flags: &NodeArgs) -> Result<Redlock, String> {
+    Ok(open(flags, &ALL)?.0)
 }
 
 /// Warns, at a terminal, of the longest of these times, each of an option, if a lock that is taken or left for it may end early.
@@ -63,16 +63,16 @@ pub(crate) const ALL: VoteArgs = VoteArgs {
 };
 
 fn client(
-    (given, around): (&NodeArgs, &Environment<'_>),
-    place: &str,
+    (flags, around): (&NodeArgs, &Environment<'_>),
+    origin: &str,
     nodes: Vec<NodeAddress>,
 ) -> Result<(Redlock, Options), String> {
-    let files = [&given.cacert, &given.cert, &given.key];
-    if (files.iter().any(|file| file.is_some()) || given.sni.is_some())
+    let files = [&flags.cacert, &flags.cert, &flags.key];
+    if (files.iter().any(|file| file.is_some()) || flags.sni.is_some())
         && !nodes.iter().any(NodeAddress::is_over_tls)
     {
         return Err(format!(
-            "--cacert, --cert, --key and --sni are for nodes at rediss://, and {place} names none"
+            "--cacert, --cert, --key and --sni are for nodes at rediss://, and {origin} names none"
         ));
     }
     let patient = Options::new()
@@ -80,7 +80,7 @@ fn client(
         .connect_timeout(Duration::from_secs(2))
         .label(label());
     let options = around.options(patient)?;
-    let redlock = Redlock::new(nodes).map_err(|error| format!("{place}: {error}"))?;
+    let redlock = Redlock::new(nodes).map_err(|error| format!("{origin}: {error}"))?;
     let redlock = redlock.with_options(options.clone());
     let redlock = redlock.map_err(|error| error.to_string())?;
     Ok((redlock, options))
@@ -110,18 +110,12 @@ fn given(
 }
 
 /// Where the nodes are named, and the nodes.
-fn nodes(given: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
-    for (name, time) in [
-        ("--node-timeout", given.node_timeout),
-        ("--connect-timeout", given.connect_timeout),
-    ] {
-        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(3600));
-        time.map_or(Ok(()), |time| within(name, time.0, shortest, longest))?;
+fn nodes(flags: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
+    flags.check_timeouts()?;
+    if !flags.node.is_empty() {
+        return Ok(("--node".into(), from_flags(&flags.node)?));
     }
-    if !given.node.is_empty() {
-        return Ok(("--node".into(), from_flags(&given.node)?));
-    }
-    match &given.nodes_file {
+    match &flags.nodes_file {
         Some(path) => around.nodes_in("--nodes-file", path),
         None => around.nodes(),
     }
@@ -129,11 +123,11 @@ fn nodes(given: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<Node
 
 fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     let one = |(i, url): (usize, &String)| {
-        let place = format!("--node, URL {}", i + 1);
-        let info = node(url, format_args!("{place}"))?;
+        let origin = format!("--node, URL {}", i + 1);
+        let info = node(url, format_args!("{origin}"))?;
         match info.has_password() {
             true => Err(format!(
-                "{place} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
+                "{origin} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
                  into {NODES}"
             )),
             false => Ok(info),
@@ -142,9 +136,9 @@ fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     urls.iter().enumerate().map(one).collect()
 }
 
-fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
+fn node(url: &str, origin: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
     let node = url.into_node();
-    node.map_err(|error| format!("{place}: {error}"))
+    node.map_err(|error| format!("{origin}: {error}"))
 }
 
 #[cfg(test)]
@@ -181,7 +175,7 @@ mod tests {
             default_file,
             flags: true,
         };
-        nodes(&list.nodes, &around).map(|(place, nodes)| (place, nodes.len()))
+        nodes(&list.nodes, &around).map(|(origin, nodes)| (origin, nodes.len()))
     }
 
     /// A file of this mode in the directory for temporary files, and its path.
@@ -282,9 +276,9 @@ mod tests {
                 "REDLOCK_NODES ",
                 "--node",
             ];
-            for place in places {
+            for origin in places {
                 assert!(
-                    error.starts_with("no nodes: ") && error.contains(place),
+                    error.starts_with("no nodes: ") && error.contains(origin),
                     "{error}"
                 );
             }

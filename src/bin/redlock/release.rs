@@ -44,8 +44,8 @@ impl ReleaseAnswer {
     }
 }
 
-pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Redlock) -> End {
-    let name = given.name.as_encoded_bytes();
+pub(crate) fn release(arguments: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Redlock) -> End {
+    let name = arguments.name.as_encoded_bytes();
     let inspection = match redlock.inspect(name) {
         Ok(inspection) => inspection,
         Err(error) => return failed(&error),
@@ -55,7 +55,7 @@ pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Red
         return shown;
     }
     let state = inspection.state();
-    match (chosen(given, &state, is_cut(&inspection)), &state) {
+    match (chosen(arguments, &state, is_cut(&inspection)), &state) {
         (Ok(Some((_, None))), _) => refuse("it has no ttl, so it is no lock of this program"),
         (Ok(Some((holder, _))), _) => match answer.is_yes() {
             true => break_lock(name, holder, redlock),
@@ -65,7 +65,7 @@ pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Red
             }
         },
         (Ok(None), LockState::Free) => {
-            report_url(&given.name, &inspection);
+            report_url(&arguments.name, &inspection);
             End::Code(0)
         }
         (Ok(None), LockState::Unknown) => {
@@ -82,12 +82,12 @@ pub(crate) fn release(given: &ReleaseArgs, answer: &ReleaseAnswer, redlock: &Red
 /// Whose lock is meant, and how long it remains; or how this program ends if that is not certain.
 /// `is_cut`: not all holders may be shown.
 fn chosen<'a>(
-    given: &ReleaseArgs,
+    arguments: &ReleaseArgs,
     state: &'a LockState,
     is_cut: bool,
 ) -> Result<Option<(&'a Holder, Option<Duration>)>, End> {
     let holders: Vec<_> = state.holders().collect();
-    let Some(wanted) = &given.holder else {
+    let Some(wanted) = &arguments.holder else {
         if holders.len() < 2 {
             return Ok(holders.first().copied());
         }

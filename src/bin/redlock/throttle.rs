@@ -12,30 +12,30 @@ use crate::{End, environment, exec, failed, no_token};
 
 /// Runs COMMAND in place of this process: no process stays to watch over it.
 pub(crate) fn throttle(
-    given: &Throttle,
+    arguments: &Throttle,
     (name, command): (&OsStr, &[OsString]),
     redlock: &Redlock,
 ) -> End {
-    let target = match Target::new(redlock.clone(), name, &given.kind()) {
+    let target = match Target::new(redlock.clone(), name, &arguments.kind()) {
         Ok(target) => target,
         Err(error) => return failed(&error),
     };
-    let lock = match target.try_acquire(given.every.0) {
+    let lock = match target.try_acquire(arguments.every.0) {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            say_too_soon(&target, &given.every.to_string());
-            return End::Code(given.conflict_exit_code);
+            say_too_soon(&target, &arguments.every.to_string());
+            return End::Code(arguments.conflict_exit_code);
         }
         Err(error) => return failed(&error),
     };
-    let fence = match given.fence.then(|| lock.fencing_token()).transpose() {
+    let fence = match arguments.fence.then(|| lock.fencing_token()).transpose() {
         Ok(fence) => fence,
         // The event has not happened, so it may.
         Err(error) => return no_token(&error),
     };
     let slot = lock.slot();
     // Each end is the same for the next caller; the nodes note that nothing is under way.
-    drop(lock.leak_for(given.every.0));
+    drop(lock.leak_for(arguments.every.0));
     let Some((program, arguments)) = command.split_first() else {
         return End::Code(0);
     };

@@ -12,9 +12,9 @@ use crate::protocol::cluster::redirect::Redirect;
 #[cfg(feature = "cli")]
 use crate::protocol::cluster::redirected_releases::OwedTask;
 use crate::protocol::node::debt::Debt;
-#[cfg(feature = "cli")]
-use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
+#[cfg(feature = "cli")]
+use crate::values::node_set::NodeSet;
 use crate::values::sync::{guarded, lock, start_thread, wait_until};
 
 /// All lanes, as a client, a call or a lock keeps them. A lock may outlive its client, and the program may end behind it:
@@ -36,9 +36,12 @@ impl Drop for UsedLanes {
         if !self.is_ours() {
             return;
         }
-        let left = lock(&self.left);
-        let (is_closed, behind) = (left.releases.is_closed(), left.lanes.len() / MAX_AT_ONCE);
-        drop(left);
+        let leftovers = lock(&self.leftovers);
+        let (is_closed, behind) = (
+            leftovers.releases.is_closed(),
+            leftovers.lanes.len() / MAX_AT_ONCE,
+        );
+        drop(leftovers);
         if is_closed {
             let times = u32::try_from(3 + behind).unwrap_or(u32::MAX);
             let _ = self.wait_owed(self.node_timeout().saturating_mul(times));
@@ -49,7 +52,7 @@ impl Drop for UsedLanes {
 impl Lanes {
     /// Ends all lanes that no lock uses: the client has ended.
     pub(crate) fn close(&self) {
-        lock(&self.left).releases.close(clock::instant());
+        lock(&self.leftovers).releases.close(clock::instant());
         self.keep(&[], self.changes());
         let refilled = lock(&self.refilled).take_all();
         drop(refilled);
@@ -58,13 +61,13 @@ impl Lanes {
     /// Closes a lane that nothing uses any longer, in another thread, since a call may be its last user.
     pub(super) fn end(self: &Arc<Lanes>, lane: Arc<Driver>) {
         self.remember(&lane);
-        let mut left = lock(&self.left);
-        left.lanes.push(lane);
-        if left.closing >= MAX_AT_ONCE {
+        let mut leftovers = lock(&self.leftovers);
+        leftovers.lanes.push(lane);
+        if leftovers.closing >= MAX_AT_ONCE {
             return;
         }
-        left.closing += 1;
-        drop(left);
+        leftovers.closing += 1;
+        drop(leftovers);
         let lanes = self.clone();
         // If no thread starts, the lane is closed here.
         if start_thread("redlock-close", move || lanes.close_ended()).is_err() {
@@ -74,29 +77,29 @@ impl Lanes {
 
     /// Closes lanes until none is left that has ended.
     fn close_ended(&self) {
-        let mut left = lock(&self.left);
-        while let Some(lane) = left.lanes.pop() {
-            drop(left);
+        let mut leftovers = lock(&self.leftovers);
+        while let Some(lane) = leftovers.lanes.pop() {
+            drop(leftovers);
             // Even if that panics, the other lanes are closed, and the thread is counted until it ends.
             guarded(|| {
                 lane.close();
                 self.hand_over(&lane);
                 drop(lane);
             });
-            left = lock(&self.left);
+            leftovers = lock(&self.leftovers);
         }
-        left.closing -= 1;
-        self.left_changed.notify_all();
+        leftovers.closing -= 1;
+        self.leftovers_changed.notify_all();
     }
 
     /// Hands the debts of a lane that is closed to the servers that have the keys now (rule R45).
     fn hand_over(&self, lane: &Driver) {
         let executor = lane.executor();
-        let is_closed = lock(&self.left).releases.is_closed();
+        let is_closed = lock(&self.leftovers).releases.is_closed();
         // After the end of the client a thread may still be connecting to these servers, for the slots that all of them have.
         let leads_to = |slot| executor.places().iter().all(|place| place.leads_to(slot));
         let goes = |debt: &Debt| !is_closed || !leads_to(self.slot(&debt.key.resource));
-        let owed = executor.state().core.take_debts(goes);
+        let owed = executor.driver_state().core.take_debts(goes);
         if is_closed {
             return self.send_debts(owed);
         }
@@ -108,14 +111,14 @@ impl Lanes {
         }
     }
 
-    /// Waits until no lane is being closed, and no release is owed, at most for `time`. Returns whether that is so.
+    /// Waits until no lane is being closed, and no release is outstanding, at most for `time`. Returns whether that is so.
     pub(crate) fn wait_owed(&self, time: Duration) -> bool {
         let until = clock::instant() + time;
-        let mut left = lock(&self.left);
-        while left.is_any() && clock::instant() < until {
-            left = wait_until(&self.left_changed, left, until);
+        let mut leftovers = lock(&self.leftovers);
+        while leftovers.is_any() && clock::instant() < until {
+            leftovers = wait_until(&self.leftovers_changed, leftovers, until);
         }
-        !left.is_any()
+        !leftovers.is_any()
     }
 
     /// Waits as [`wait_owed`](Lanes::wait_owed). Where no thread could be started to send releases on, this one sends one
@@ -123,12 +126,12 @@ impl Lanes {
     #[cfg(feature = "cli")]
     pub(crate) fn wait_or_send(&self, time: Duration) -> bool {
         let now = clock::instant();
-        let mut left = lock(&self.left);
-        let task = match left.releases.is_running() {
+        let mut leftovers = lock(&self.leftovers);
+        let task = match leftovers.releases.is_running() {
             true => OwedTask::End,
-            false => left.releases.next(now),
+            false => leftovers.releases.next(now),
         };
-        drop(left);
+        drop(leftovers);
         match task {
             OwedTask::Send(release) => {
                 guarded(|| self.send_release(release));
@@ -145,7 +148,7 @@ impl Lanes {
     /// The nodes whose releases are still to be sent on.
     #[cfg(feature = "cli")]
     pub(crate) fn owed_nodes(&self) -> NodeSet {
-        lock(&self.left).releases.nodes()
+        lock(&self.leftovers).releases.nodes()
     }
 }
 
@@ -155,7 +158,6 @@ mod tests {
     use crate::net::cluster::lanes::Lane;
     use crate::net::driver::executor::Executor;
     use crate::net::driver::observe::Observer;
-    use crate::net::driver::shared::Shared;
     use crate::settings::into_node::IntoNodes;
     use crate::settings::options::Options;
 
@@ -173,18 +175,18 @@ mod tests {
         let node = "redis+cluster://127.0.0.1:1".into_nodes().unwrap();
         let options = Options::default().node_timeout(Duration::from_millis(200));
         let executor = Executor::new(node, &options, Observer::default());
-        let base = Arc::new(Lane::only(Shared::new(executor)));
+        let base = Arc::new(Lane::only(executor));
         let lanes = Lanes::new(&base, &options).unwrap();
         let all: Vec<Arc<Lane>> = (0..100).map(|_| lanes.add_unused()).collect();
         // A thread leads, and so it takes a node timeout to close the lane.
         for lane in &all {
             let executor = lane.driver.executor();
-            assert!(executor.take_lead(&mut executor.state()).is_some());
+            assert!(executor.take_lead(&mut executor.driver_state()).is_some());
         }
         drop(all);
         let until = clock::instant() + Duration::from_secs(60);
         let mut most = 0;
-        while lock(&lanes.left).is_any() {
+        while lock(&lanes.leftovers).is_any() {
             most = most.max(threads());
             assert!(clock::instant() < until, "all are closed");
         }

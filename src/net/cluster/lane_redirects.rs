@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::errors::redirection::{Hint, Redirection};
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes, at_once};
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leadership::Caller;
 use crate::net::driver::renewal_threads::{Round, StillKept, run_kept};
@@ -44,7 +44,7 @@ impl Lanes {
         let lane = self.lane_of_resource(&op.key.resource);
         self.refills(&op, &lane);
         let answer = lane.driver.run(op.clone());
-        let (answer, _) = self.follow(&lane.driver, op, answer);
+        let (answer, _) = self.follow_redirects(&lane.driver, op, answer);
         (answer, Some(lane))
     }
 
@@ -76,7 +76,12 @@ impl Lanes {
 
     /// The answer to an operation once it was sent on to its key's servers, and the lane of the last ones, if it was.
     /// `from`: the lane over which `answer` came.
-    fn follow(&self, from: &Driver, op: Op, answer: Answer) -> (Answer, Option<Arc<Lane>>) {
+    fn follow_redirects(
+        &self,
+        from: &Driver,
+        op: Op,
+        answer: Answer,
+    ) -> (Answer, Option<Arc<Lane>>) {
         if !self.is_redirected(&op, &answer) {
             return (answer, None);
         }
@@ -97,9 +102,9 @@ impl Lanes {
     fn end_lock(&self, of_lock: &LockLanes, op: &Op, answer: Answer) -> Answer {
         let LockLanes { began, acquired } = of_lock;
         let refilled = lock(&self.refilled).take(&op.key.token);
-        let (answer, last) = self.follow(&began.driver, op.clone(), answer);
+        let (answer, last) = self.follow_redirects(&began.driver, op.clone(), answer);
         // Once the program has ended, its connections are not made anew for that.
-        let is_closed = lock(&self.left).releases.is_closed();
+        let is_closed = lock(&self.leftovers).releases.is_closed();
         let now = (!is_closed).then(|| self.lane_of_resource(&op.key.resource));
         let was_sent = |lane: &Arc<Lane>| lane == began || last.as_ref() == Some(lane);
         let acquired = std::iter::once(acquired.clone()).chain(refilled);
@@ -111,7 +116,7 @@ impl Lanes {
         answer
     }
 
-    /// The answers to many renewals, as [`follow`](Lanes::follow) returns them. None is sent on once its lock's holder has
+    /// The answers to many renewals, as [`follow_redirects`](Lanes::follow) returns them. None is sent on once its lock's holder has
     /// ended it: it would come behind what ends the lock, which goes another way.
     fn follow_all(
         &self,
@@ -156,8 +161,8 @@ impl Lanes {
                     let caller = submit(at, lane, op)?;
                     lane.collect(&[caller]).pop()
                 };
-                if let Some(place) = answers.get_mut(at) {
-                    *place = self.go_on(&lane.driver, redirect, answer, again).0;
+                if let Some(last) = answers.get_mut(at) {
+                    *last = self.go_on(&lane.driver, redirect, answer, again).0;
                 }
             }
         }
@@ -185,12 +190,12 @@ impl Lanes {
         &self,
         releases: impl Iterator<Item = ((usize, Debt), Option<Box<Redirection>>)>,
     ) {
-        let owed = &mut lock(&self.left).releases;
+        let owed = &mut lock(&self.leftovers).releases;
         for (release, answer) in releases {
             let slot = self.slot(&release.1.key.resource);
             owed.add(release, slot, answer.as_deref(), clock::instant());
         }
-        self.left_changed.notify_all();
+        self.leftovers_changed.notify_all();
         let Some(lanes) = self.this().filter(|_| owed.starts()) else {
             return;
         };
@@ -296,17 +301,17 @@ impl Lanes {
 
     /// Sends releases on until none is left.
     fn send_releases(&self) {
-        let mut left = lock(&self.left);
+        let mut leftovers = lock(&self.leftovers);
         loop {
-            left = match left.releases.next(clock::instant()) {
+            leftovers = match leftovers.releases.next(clock::instant()) {
                 OwedTask::Send(release) => {
-                    drop(left);
+                    drop(leftovers);
                     // A panic leaves this release to the ttl of its key, and no other.
                     guarded(|| self.send_release(release));
-                    lock(&self.left)
+                    lock(&self.leftovers)
                 }
-                OwedTask::Wait(until) => wait_until(&self.left_changed, left, until),
-                OwedTask::End => return self.left_changed.notify_all(),
+                OwedTask::Wait(until) => wait_until(&self.leftovers_changed, leftovers, until),
+                OwedTask::End => return self.leftovers_changed.notify_all(),
             };
         }
     }
@@ -323,7 +328,7 @@ impl Lanes {
         let is_there =
             |other: &RedirectedRelease| place.is_some_and(|place| place.has(other.slot()));
         let now = clock::instant();
-        let mut left = lock(&self.left);
-        left.releases.answered(release, &answer, is_there, now);
+        let mut leftovers = lock(&self.leftovers);
+        leftovers.releases.answered(release, &answer, is_there, now);
     }
 }

@@ -1,17 +1,19 @@
 //! Separate connections to Redis Clusters for each group of servers that owns a lock's keys.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::errors::cause::Cause;
 use crate::errors::node_errors::{NodeError, NodeErrors};
 use crate::net::discovery::cluster_servers::ClusterServers;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::driver::driver::Driver;
+use crate::net::driver::executor::Executor;
+use crate::net::driver::observe::Observer;
 use crate::net::driver::other_lanes::OtherLanes;
-use crate::net::driver::shared::Shared;
+use crate::net::driver::renewal_threads::Renewals;
+use crate::net::driver::waiting_threads::WaitingThreads;
 use crate::protocol::cluster::lane_choice::{self, CandidateLane};
 use crate::protocol::cluster::map_refreshes::Refreshes;
 use crate::protocol::cluster::redirected_releases::RedirectedReleases;
@@ -23,26 +25,44 @@ use crate::settings::options::Options;
 use crate::values::arithmetic::spare;
 use crate::values::clock;
 use crate::values::endpoint::Endpoint;
-use crate::values::sync::{Condvar, Mutex, PoisonError, guarded, lock, start_thread, thread};
+use crate::values::sync::{Condvar, Mutex, PoisonError, lock, thread};
 
 /// The number of threads that connect or close lanes at the same time.
 pub(super) const MAX_AT_ONCE: usize = 32;
 
-/// The connections to nodes, each of which is one server: of a Redis Cluster, to the masters of one shard of each. They
-/// are closed when the last call or lock that uses them ends.
+/// The connections to nodes, each of which is one server: of a Redis Cluster, to the masters of one shard of each; with
+/// the kept locks and the waiters that use them. The connections are closed when the last call or lock that uses them ends.
 pub(crate) struct Lane {
-    shared: Shared,
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) renewals: Renewals,
+    pub(crate) waiting_threads: Arc<WaitingThreads>,
     /// All lanes. Without any, each node is one server anyway.
     lanes: Weak<Lanes>,
 }
 
 impl Lane {
-    /// The only connections of nodes that have all keys.
-    pub(crate) fn only(shared: Shared) -> Lane {
+    fn new(executor: Executor, lanes: Weak<Lanes>) -> Lane {
         Lane {
-            shared,
-            lanes: Weak::new(),
+            waiting_threads: Arc::new(WaitingThreads::new(&executor)),
+            driver: Arc::new(Driver::new(executor)),
+            renewals: Renewals::default(),
+            lanes,
         }
+    }
+
+    /// The only connections of nodes that have all keys.
+    pub(crate) fn only(executor: Executor) -> Lane {
+        Lane::new(executor, Weak::new())
+    }
+
+    /// Whether this is the process that made the connections, not a forked child. Check this before anything else is
+    /// touched.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.driver.is_ours()
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.driver.executor().observer
     }
 
     pub(super) fn places(&self) -> &[Place] {
@@ -63,14 +83,6 @@ impl CandidateLane for Arc<Lane> {
 
     fn has(&self, slot: u16) -> bool {
         self.places().iter().all(|place| place.has(slot))
-    }
-}
-
-impl Deref for Lane {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.shared
     }
 }
 
@@ -108,15 +120,15 @@ pub(crate) struct Lanes {
     /// The nodes as they were given. Never connected.
     base: Arc<Lane>,
     options: Options,
-    known: Mutex<KnownLanes>,
+    known_lanes: Mutex<KnownLanes>,
     own: Weak<Lanes>,
     /// When the maps are asked for again.
-    refreshes: Mutex<Refreshes>,
+    pub(super) refreshes: Mutex<Refreshes>,
     /// The lanes over which locks were set again.
     pub(super) refilled: Mutex<RefilledLocks<Arc<Lane>>>,
-    pub(super) left: Mutex<Left>,
+    pub(super) leftovers: Mutex<LaneLeftovers>,
     /// Notified when more releases are left, and when nothing is.
-    pub(super) left_changed: Condvar,
+    pub(super) leftovers_changed: Condvar,
 }
 
 #[derive(Default)]
@@ -136,7 +148,7 @@ struct KnownLanes {
 
 /// Releases and lanes that calls and locks have left behind.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct LaneLeftovers {
     /// The releases that follow their keys without a caller.
     pub(super) releases: RedirectedReleases,
     /// The lanes that nothing uses any longer and that no thread closes yet.
@@ -145,7 +157,7 @@ pub(super) struct Left {
     pub(super) closing: usize,
 }
 
-impl Left {
+impl LaneLeftovers {
     /// Whether threads send releases on, or close lanes.
     pub(super) fn is_any(&self) -> bool {
         self.closing > 0 || self.releases.is_running()
@@ -160,12 +172,12 @@ impl Lanes {
             Arc::new_cyclic(|own| Lanes {
                 base: base.clone(),
                 options: options.clone(),
-                known: Mutex::default(),
+                known_lanes: Mutex::default(),
                 own: own.clone(),
                 refreshes: Mutex::default(),
                 refilled: Mutex::default(),
-                left: Mutex::default(),
-                left_changed: Condvar::new(),
+                leftovers: Mutex::default(),
+                leftovers_changed: Condvar::new(),
             })
         })
     }
@@ -183,78 +195,38 @@ impl Lanes {
     pub(crate) fn lane(&self, slot: u16) -> Arc<Lane> {
         // A fast path: each call asks for its lane, from many threads.
         let changes = self.changes();
-        let known = lock(&self.known);
-        let lane = known.by_slot.get(&slot);
-        if let Some(lane) = lane.filter(|_| known.changes == changes) {
+        let known_lanes = lock(&self.known_lanes);
+        let lane = known_lanes.by_slot.get(&slot);
+        if let Some(lane) = lane.filter(|_| known_lanes.changes == changes) {
             return lane.clone();
         }
-        drop(known);
+        drop(known_lanes);
         let until = clock::instant() + self.base.driver.executor().timeouts.connect;
         for cluster in self.clusters() {
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
         }
-        if lock(&self.known).changes != self.changes() {
+        if lock(&self.known_lanes).changes != self.changes() {
             self.keep_needed();
         }
-        let mut known = lock(&self.known);
-        let lane = lane_choice::best(known.lanes.iter().cloned(), slot).unwrap_or_else(|| {
-            let places = self.base.places().iter();
-            let places = places.map(|place| place.of_slot(slot)).collect();
-            self.add(&mut known, places)
-        });
-        known.by_slot.insert(slot, lane.clone());
+        let mut known_lanes = lock(&self.known_lanes);
+        let lane =
+            lane_choice::best(known_lanes.lanes.iter().cloned(), slot).unwrap_or_else(|| {
+                let places = self.base.places().iter();
+                let places = places.map(|place| place.of_slot(slot)).collect();
+                self.add(&mut known_lanes, places)
+            });
+        known_lanes.by_slot.insert(slot, lane.clone());
         lane
     }
 
-    fn add(&self, known: &mut KnownLanes, places: Vec<Place>) -> Arc<Lane> {
+    fn add(&self, known_lanes: &mut KnownLanes, places: Vec<Place>) -> Arc<Lane> {
         let (nodes, own) = (self.base.driver.executor(), self.own.clone());
         let nodes = nodes.to(places, &self.options, Box::new(own));
-        let lane = Arc::new(Lane {
-            shared: Shared::new(nodes),
-            lanes: self.own.clone(),
-        });
-        known.lanes.push(lane.clone());
-        known.used.retain(|used| used.strong_count() > 0);
-        known.used.push(Arc::downgrade(&lane.driver));
+        let lane = Arc::new(Lane::new(nodes, self.own.clone()));
+        known_lanes.lanes.push(lane.clone());
+        known_lanes.used.retain(|used| used.strong_count() > 0);
+        known_lanes.used.push(Arc::downgrade(&lane.driver));
         lane
-    }
-
-    /// Records that a slot has moved. Others may have: another thread asks for the maps again, and ends lanes without
-    /// slots.
-    pub(crate) fn slot_moved(&self, slot: u16) {
-        let starts = lock(&self.refreshes).request();
-        let Some(lanes) = self.this().filter(|_| starts) else {
-            return;
-        };
-        if start_thread("redlock-map", move || lanes.refresh(slot)).is_err() {
-            lock(&self.refreshes).deserted();
-        }
-    }
-
-    /// Whether the maps are to be asked for, and no thread does.
-    pub(super) fn has_left_question(&self) -> bool {
-        lock(&self.refreshes).is_left()
-    }
-
-    /// Asks for the maps as long as that is due.
-    fn refresh(&self, slot: u16) {
-        loop {
-            let next = lock(&self.refreshes).next(clock::instant());
-            let Some(pause) = next else {
-                return;
-            };
-            thread::sleep(pause);
-            let asked = guarded(|| {
-                let answers = self.clusters().map(|cluster| cluster.refresh(slot));
-                let all = answers.fold(true, |all, one| all & one);
-                self.keep_needed();
-                all
-            });
-            let all = asked.unwrap_or(false);
-            // A program that has ended is not kept waiting.
-            let is_enough = all || lock(&self.left).releases.is_closed();
-            lock(&self.refreshes).answered(is_enough);
-        }
     }
 
     /// One slot of each group of servers that owns slots, from the maps learnt so far.
@@ -264,7 +236,7 @@ impl Lanes {
     }
 
     /// Ends the lanes that no shard needs by the maps learnt so far.
-    fn keep_needed(&self) {
+    pub(super) fn keep_needed(&self) {
         // First: what a map changes meanwhile is looked at again.
         let changes = self.changes();
         self.keep(&self.shards(), changes);
@@ -273,12 +245,12 @@ impl Lanes {
     /// Ends the lanes that are needed for none of these slots. One that is in use is closed when the last lock or call
     /// that uses it ends. `changes`: how often the maps had changed before.
     pub(super) fn keep(&self, slots: &[u16], changes: u64) {
-        let mut known = lock(&self.known);
-        known.changes = changes;
-        known.by_slot.clear();
-        let unused = lane_choice::unused(known.lanes.iter().cloned(), slots);
-        known.lanes.retain(|lane| !unused.contains(lane));
-        drop(known);
+        let mut known_lanes = lock(&self.known_lanes);
+        known_lanes.changes = changes;
+        known_lanes.by_slot.clear();
+        let unused = lane_choice::unused(known_lanes.lanes.iter().cloned(), slots);
+        known_lanes.lanes.retain(|lane| !unused.contains(lane));
+        drop(known_lanes);
         drop(unused);
         let over = lock(&self.refilled).take_over(clock::instant());
         drop(over);
@@ -286,13 +258,16 @@ impl Lanes {
 
     /// Keeps what a lane that ends has learnt of servers.
     pub(super) fn remember(&self, lane: &Driver) {
-        let (nodes, state) = (lane.executor().places().len(), lane.executor().state());
-        let record = |node| state.core.known_server(node).clone();
+        let (nodes, driver_state) = (
+            lane.executor().places().len(),
+            lane.executor().driver_state(),
+        );
+        let record = |node| driver_state.core.known_server(node).clone();
         let records: Vec<KnownServer> = (0..nodes).map(record).collect();
-        drop(state);
-        let mut known = lock(&self.known);
-        known.ended.resize_with(nodes, Vec::new);
-        for (ended, record) in known.ended.iter_mut().zip(records) {
+        drop(driver_state);
+        let mut known_lanes = lock(&self.known_lanes);
+        known_lanes.ended.resize_with(nodes, Vec::new);
+        for (ended, record) in known_lanes.ended.iter_mut().zip(records) {
             record.outlive_lane(ended);
         }
     }
@@ -400,14 +375,15 @@ impl OtherLanes for Weak<Lanes> {
     fn known_server(&self, node: usize, connected: Connected<'_>) -> Option<KnownServer> {
         let lanes = self.upgrade()?;
         let of_it = |record: &KnownServer| record.precedes(connected).then(|| record.clone());
-        let known = lock(&lanes.known);
-        let used: Vec<Arc<Driver>> = known.used.iter().filter_map(Weak::upgrade).collect();
-        let ended = known.ended.get(node).into_iter().flatten();
+        let known_lanes = lock(&lanes.known_lanes);
+        let used: Vec<Arc<Driver>> = known_lanes.used.iter().filter_map(Weak::upgrade).collect();
+        let ended = known_lanes.ended.get(node).into_iter().flatten();
         let mut records: Vec<KnownServer> = ended.filter_map(of_it).collect();
-        drop(known);
+        drop(known_lanes);
         let used = used.iter();
-        records
-            .extend(used.filter_map(|lane| of_it(lane.executor().state().core.known_server(node))));
+        records.extend(
+            used.filter_map(|lane| of_it(lane.executor().driver_state().core.known_server(node))),
+        );
         KnownServer::latest(&records)
     }
 }
@@ -422,17 +398,17 @@ impl lane_choice::LaneSource for &Lanes {
     fn target(&mut self, (node, server): (usize, &Endpoint), slot: u16) -> Option<Arc<Lane>> {
         let places = self.base.places();
         let target = places.get(node)?.target(server)?;
-        let mut known = lock(&self.known);
+        let mut known_lanes = lock(&self.known_lanes);
         let leads_there = |lane: &&Arc<Lane>| {
             let place = lane.places().get(node);
             place.is_some_and(|place| place.is_target(server))
         };
-        if let Some(lane) = known.lanes.iter().find(leads_there) {
+        if let Some(lane) = known_lanes.lanes.iter().find(leads_there) {
             return Some(lane.clone());
         }
         let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
         *places.get_mut(node)? = target;
-        Some(self.add(&mut known, places))
+        Some(self.add(&mut known_lanes, places))
     }
 
     fn map(&self, node: usize) -> Option<Arc<SlotMap>> {
@@ -455,9 +431,9 @@ impl lane_choice::LaneSource for &Lanes {
     }
 
     fn retire(&mut self, lane: &Arc<Lane>) {
-        let mut known = lock(&self.known);
-        known.by_slot.retain(|_, other| other != lane);
-        known.lanes.retain(|other| other != lane);
+        let mut known_lanes = lock(&self.known_lanes);
+        known_lanes.by_slot.retain(|_, other| other != lane);
+        known_lanes.lanes.retain(|other| other != lane);
     }
 
     fn queue_debts(&mut self, debts: Vec<(usize, Debt)>) {

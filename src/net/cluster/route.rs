@@ -1,25 +1,19 @@
 //! Where the operations of a call or a lock go: to the nodes, or to the servers of Redis Clusters that have the key (rule
 //! R45). Which of the two is chosen once, and the servers anew for each operation.
 
-use std::ops::Deref;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::net::cluster::lane_closing::UsedLanes;
 use crate::net::cluster::lanes::{Lane, Lanes, LockLanes};
-use crate::net::discovery::cluster_servers::ClusterServers;
 use crate::net::driver::driver::Driver;
 use crate::net::driver::leadership::Caller;
 use crate::net::driver::renewal::Renewal;
 use crate::net::driver::renewal_threads::{Round, run_kept};
-use crate::net::driver::shared::Shared;
-use crate::protocol::calls::acquire::ASK;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
 use crate::values::clock::Point;
-use crate::values::sync::start_thread;
 
 #[derive(Clone)]
 pub(crate) enum Route {
@@ -29,18 +23,15 @@ pub(crate) enum Route {
     Shards(LockLanes, UsedLanes),
 }
 
-impl Deref for Route {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
+impl Route {
+    /// The lane with which the call began.
+    pub(crate) fn lane(&self) -> &Lane {
         match self {
             Route::One(lane) => lane,
             Route::Shards(lanes, _) => &lanes.began,
         }
     }
-}
 
-impl Route {
     /// Carries out an operation.
     pub(crate) fn run(&self, op: Op) -> Answer {
         self.run_before(op, None)
@@ -73,18 +64,18 @@ impl Route {
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, release: &Release) -> Answer {
-        let mut process = &*self.waiting_threads;
-        let Submit { op, next } = release.submit(&mut process, Point::now);
+        let mut services = &*self.lane().waiting_threads;
+        let Submit { op, next } = release.submit(&mut services, Point::now);
         let handed_off = next.is_some();
         let answer = self.run_before(op, next);
-        release.answered(handed_off, answer, &mut process, Point::now)
+        release.answered(handed_off, answer, &mut services, Point::now)
     }
 
     /// Starts a subscriber for each node that needs a subscription and has none.
     pub(crate) fn subscribe(&self) {
-        let lanes = self.lanes();
-        self.waiting_threads
-            .subscribe(&self.driver, move |driver: &Driver, op| {
+        let (lane, lanes) = (self.lane(), self.lanes());
+        lane.waiting_threads
+            .subscribe(&lane.driver, move |driver: &Driver, op| {
                 drop(match lanes.upgrade() {
                     Some(lanes) => lanes.send(op).0,
                     None => driver.run(op),
@@ -99,7 +90,8 @@ impl Route {
             Some(lanes) => lanes.renew(driver, round),
             None => round.renew(driver, |ops, kept| run_kept(driver, ops, kept), |_| ()),
         };
-        self.renewals.keep(renewal, max_hold, &self.driver, send)
+        let lane = self.lane();
+        lane.renewals.keep(renewal, max_hold, &lane.driver, send)
     }
 
     /// Whether locks of one are locks of the other.
@@ -117,35 +109,5 @@ impl Route {
             Route::One(_) => Weak::new(),
             Route::Shards(_, lanes) => Arc::downgrade(lanes),
         }
-    }
-}
-
-impl Lanes {
-    /// Has another thread ask for the first maps, and waits for it while `keep_trying` returns true. Returns whether it still
-    /// did at the end.
-    pub(crate) fn find_while(
-        &self,
-        resource: &[u8],
-        keep_trying: &mut dyn FnMut() -> bool,
-    ) -> bool {
-        let has_map = |cluster: &Arc<ClusterServers>| cluster.map().is_some();
-        let Some(lanes) = self.this().filter(|_| !self.clusters().all(has_map)) else {
-            return true;
-        };
-        let (slot, (asks, answered)) = (self.slot(resource), channel::<()>());
-        let ask = move || {
-            drop(lanes.lane(slot));
-            drop(asks);
-        };
-        if start_thread("redlock-map", ask).is_err() {
-            return true;
-        }
-        // (A child that was forked by `keep_trying` does not have the thread.)
-        while answered.recv_timeout(ASK) == Err(RecvTimeoutError::Timeout) {
-            if !keep_trying() || !self.is_ours() {
-                return false;
-            }
-        }
-        true
     }
 }

@@ -41,7 +41,7 @@ const MAX_THREADS: usize = 128;
 pub(crate) struct ClusterServers {
     pub(crate) given: Arc<GivenNode>,
     pub(super) seeds: Vec<Peer>,
-    known: Mutex<ClusterMap>,
+    cluster_map: Mutex<ClusterMap>,
     /// How often the map has changed. (Each call reads it.)
     changes: AtomicU64,
     /// Whether the map was asked for.
@@ -57,7 +57,7 @@ impl ClusterServers {
         Some(ClusterServers {
             given: given.clone(),
             seeds: seeds.map(|info| given.peer(info.addr().clone())).collect(),
-            known: Mutex::default(),
+            cluster_map: Mutex::default(),
             changes: AtomicU64::new(0),
             looked_up: Mutex::default(),
             asker: Asker::new(),
@@ -66,7 +66,7 @@ impl ClusterServers {
     }
 
     pub(crate) fn map(&self) -> Option<Arc<SlotMap>> {
-        lock(&self.known).map().cloned()
+        lock(&self.cluster_map).map().cloned()
     }
 
     /// How often the map has changed.
@@ -103,15 +103,15 @@ impl ClusterServers {
         if !url::is_host(&to.0) {
             return true;
         }
-        let mut known = lock(&self.known);
-        let to = known.names.known_name(to);
+        let mut cluster_map = lock(&self.cluster_map);
+        let to = cluster_map.names.known_name(to);
         let (changed, is_first) = (
-            known.slot_moved(slot, from, to, clock::instant()),
-            known.map().is_none(),
+            cluster_map.slot_moved(slot, from, to, clock::instant()),
+            cluster_map.map().is_none(),
         );
         let own = own.filter(|own| own.load(Ordering::Relaxed) == slot);
-        let stays = own.and_then(|own| Some((own, known.stays(slot, from)?)));
-        drop(known);
+        let stays = own.and_then(|own| Some((own, cluster_map.stays(slot, from)?)));
+        drop(cluster_map);
         if let Some((own, other)) = stays {
             own.store(other, Ordering::Relaxed);
         }
@@ -124,8 +124,8 @@ impl ClusterServers {
     /// When the server that lost the slot to this one reported it, if others may not have learnt it yet; and its
     /// address.
     pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<(Instant, String)> {
-        let known = lock(&self.known);
-        known.moved_at(slot, |endpoint| self.given.addr(endpoint) == *to)
+        let cluster_map = lock(&self.cluster_map);
+        cluster_map.moved_at(slot, |endpoint| self.given.addr(endpoint) == *to)
     }
 
     /// Whether this is the address of a server that was given.
@@ -136,7 +136,7 @@ impl ClusterServers {
     /// The server at this address, which has to be the one that the known map means, as far as both report its ID, and one of
     /// a Cluster.
     pub(super) fn peer(&self, addr: ConnectionAddr) -> Peer {
-        let meant = named_at(&addr).and_then(|server| lock(&self.known).meant(&server));
+        let meant = named_at(&addr).and_then(|server| lock(&self.cluster_map).meant(&server));
         self.given.peer(addr).meaning(meant, &self.without_id)
     }
 
@@ -151,7 +151,7 @@ impl ClusterServers {
     /// The servers to ask where a slot is.
     fn to_ask(&self, about: Option<About<'_>>) -> AskedServers<ConnectionAddr> {
         let mut seeds = self.seeds.iter().map(|seed| seed.addr().clone());
-        let (order, turn) = match lock(&self.known).next_to_ask(about, clock::instant()) {
+        let (order, turn) = match lock(&self.cluster_map).next_to_ask(about, clock::instant()) {
             ToAsk::Seeds => return AskedServers::given(seeds.collect()),
             ToAsk::Servers(order, turn) => (order, turn),
         };
@@ -176,8 +176,9 @@ impl ClusterServers {
         about: Option<About<'_>>,
         time: Duration,
     ) -> Maps {
-        let will_do =
-            |said: &Maps| self.judged(|known| said.will_do(about, known, clock::instant()));
+        let will_do = |maps: &Maps| {
+            self.judged(|cluster_map| maps.will_do(about, cluster_map, clock::instant()))
+        };
         self.ask_until(slot, about, time, will_do)
     }
 
@@ -191,27 +192,28 @@ impl ClusterServers {
     }
 
     /// Whether the master that is believed counts without being asked about once more.
-    pub(super) fn is_confirmed(&self, said: &Maps) -> bool {
-        self.judged(|known| said.is_confirmed(known))
+    pub(super) fn is_confirmed(&self, maps: &Maps) -> bool {
+        self.judged(|cluster_map| maps.is_confirmed(cluster_map))
     }
 
     /// Whether the server still is the master of this slot, or, by most of the answers, of another one, which then replaces
     /// it. `None` if the answers do not decide it.
     pub(super) fn confirm(
         &self,
-        said: &Maps,
+        maps: &Maps,
         slot: &AtomicU16,
         (found, about): (&FoundMaster, About<'_>),
         asked: Instant,
     ) -> Option<DirectoryAnswer> {
-        if !found.may_be(lock(&self.known).id_at(about.address)) {
+        if !found.may_be(lock(&self.cluster_map).id_at(about.address)) {
             let answer = Err(Cause::OtherServer);
             return Some(DirectoryAnswer {
                 result: answer,
                 at: asked,
             });
         }
-        let (answer, stays) = self.judged(|known| said.answer_about(about, known, asked))?;
+        let (answer, stays) =
+            self.judged(|cluster_map| maps.answer_about(about, cluster_map, asked))?;
         if let Some(other) = stays {
             slot.store(other, Ordering::Relaxed);
         }
@@ -228,30 +230,30 @@ impl ClusterServers {
     ) -> Maps {
         let until = clock::instant() + time;
         let asked = self.to_ask(about);
-        let will_do = |said: &Maps| will_do(said) || said.opinions.has_all();
+        let will_do = |maps: &Maps| will_do(maps) || maps.opinions.has_all();
         let none = vec![None; asked.servers.len()];
         let (what, first) = ((slot, about, time), asked.first_part(time));
-        let (mut said, mut heard) = self.ask_these(what, (&asked, first), none, &will_do);
+        let (mut maps, mut heard) = self.ask_these(what, (&asked, first), none, &will_do);
         let now = clock::instant();
         if asked.are_given {
             let rest = until.saturating_duration_since(now);
-            if !said.opinions.has_all() && !rest.is_zero() {
+            if !maps.opinions.has_all() && !rest.is_zero() {
                 let more = asked.others(rest);
-                (said, heard) =
-                    self.ask_these(what, (&asked, more), heard, &|said| said.opinions.has_all());
+                (maps, heard) =
+                    self.ask_these(what, (&asked, more), heard, &|maps| maps.opinions.has_all());
             }
-            said = said.of_one_cluster();
+            maps = maps.of_one_cluster();
         }
-        if first.has_more && !self.judged(|known| said.is_enough(about, known, now)) {
+        if first.has_more && !self.judged(|cluster_map| maps.is_enough(about, cluster_map, now)) {
             heard.resize(asked.servers.len(), None);
             let all = asked.all(until.saturating_duration_since(now));
-            (said, _) = self.ask_these(what, (&asked, all), heard, &will_do);
+            (maps, _) = self.ask_these(what, (&asked, all), heard, &will_do);
         }
-        if let Some((map, asked)) = said.to_learn(self.map().as_deref()) {
-            let changed = lock(&self.known).learn(map.clone(), asked);
+        if let Some((map, asked)) = maps.to_learn(self.map().as_deref()) {
+            let changed = lock(&self.cluster_map).learn(map.clone(), asked);
             self.has_changed(changed);
         }
-        said
+        maps
     }
 
     /// Asks those of this part of the servers that have not answered before, and waits until `will_do` returns true of the
@@ -292,7 +294,7 @@ impl ClusterServers {
             });
             (Maps::of(opinions, &all), told.collect())
         };
-        let is_enough = |(said, _): &(Maps, MapAnswers)| will_do(said);
+        let is_enough = |(maps, _): &(Maps, MapAnswers)| will_do(maps);
         (self.asker).ask_all(&peers, patience, ask, weigh, is_enough)
     }
 
@@ -304,9 +306,9 @@ impl ClusterServers {
         asked: Instant,
         trusts_redirects: bool,
     ) -> NamedAddress {
-        let known = lock(&self.known);
+        let cluster_map = lock(&self.cluster_map);
         let master = match trusts_redirects {
-            true => known.master(map, slot, asked),
+            true => cluster_map.master(map, slot, asked),
             false => map.master(slot),
         };
         cluster_answers::named(master, |master| self.given.addr(master))
@@ -314,8 +316,8 @@ impl ClusterServers {
 
     /// Asks for the map again. Returns whether most of the servers that were asked agree on the slot.
     pub(crate) fn refresh(self: &Arc<Self>, slot: u16) -> bool {
-        let said = self.ask_all(slot, None, ASK);
-        said.opinions.believed().is_some()
+        let maps = self.ask_all(slot, None, ASK);
+        maps.opinions.believed().is_some()
     }
 
     /// Asks for the map the first time. From then on, connecting asks for it.
@@ -324,7 +326,7 @@ impl ClusterServers {
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
             // For a first map one answer is enough: the others are compared with it if they come soon.
-            let will_do = |said: &Maps| said.opinions.names_any();
+            let will_do = |maps: &Maps| maps.opinions.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
     }
@@ -338,28 +340,28 @@ impl ClusterServers {
         match repeats {
             true => Err(no_map()),
             false => {
-                let mut known = lock(&self.known);
-                Ok(Arc::new(known.names.unify(map, clock::instant())))
+                let mut cluster_map = lock(&self.cluster_map);
+                Ok(Arc::new(cluster_map.names.unify(map, clock::instant())))
             }
         }
     }
 
     /// The known name of a server that a redirect names like this.
     pub(crate) fn name_of(&self, endpoint: &Endpoint) -> Endpoint {
-        lock(&self.known).names.known_name(endpoint.clone())
+        lock(&self.cluster_map).names.known_name(endpoint.clone())
     }
 
     /// Notes whether the server at this address can be reached.
     pub(crate) fn is_reached(&self, addr: &ConnectionAddr, is_reached: bool) {
         if let Some(name) = named_at(addr) {
-            lock(&self.known).names.is_reached(&name, is_reached);
+            lock(&self.cluster_map).names.is_reached(&name, is_reached);
         }
     }
 
     /// Why no master of a slot is believed.
-    pub(crate) fn no_master(&self, said: &Opinions) -> Cause {
-        let (given, each) = (&self.given.node, said.each());
-        if said.names_any() {
+    pub(crate) fn no_master(&self, opinions: &Opinions) -> Cause {
+        let (given, each) = (&self.given.node, opinions.each());
+        if opinions.names_any() {
             let words = each.iter().map(|(server, word)| match word {
                 Ok(master) => format!("{server} names {master}"),
                 Err(Unknown::Name | Unknown::Again) => format!("{server} knows none"),

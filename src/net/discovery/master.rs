@@ -14,12 +14,12 @@ use crate::net::discovery::sentinels::{Sentinels, no_address};
 use crate::net::discovery::server_question::{self, Opinions};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::protocol::cluster::cluster_votes::About;
 use crate::protocol::discovery::found_master::{
     DirectoryAnswer, DirectoryTimes, FoundMaster, MasterConfirmation,
 };
-use crate::protocol::node::handshake::{Handshake, ServerInCluster};
+use crate::protocol::node::server_properties::{ServerInCluster, ServerProperties};
 use crate::values::clock;
 use crate::values::sync::{
     Mutex,
@@ -46,16 +46,20 @@ pub(super) enum Source {
     Cluster(Arc<ClusterServers>, AtomicU16),
 }
 
-/// The handshake with a server of a Cluster.
-pub(crate) fn routed(handshake: Handshake, peer: &Peer, witness: Option<Vec<u8>>) -> Handshake {
-    Handshake {
+/// The properties of a server of a Cluster.
+pub(crate) fn routed(
+    properties: ServerProperties,
+    peer: &Peer,
+    witness: Option<Vec<u8>>,
+) -> ServerProperties {
+    ServerProperties {
         witness_key: witness.map(Into::into),
         routed: true,
         server: ServerInCluster {
             address: text::address(peer.addr()).into(),
-            ..handshake.server
+            ..properties.server
         },
-        ..handshake
+        ..properties
     }
 }
 
@@ -82,18 +86,18 @@ impl Directory {
     pub(super) fn open(
         &self,
         timeout: Duration,
-        purpose: Purpose<'_>,
-    ) -> Result<(Connection, Handshake), Cause> {
+        purpose: SetUpFor<'_>,
+    ) -> Result<(Connection, ServerProperties), Cause> {
         let until = clock::instant() + timeout;
         // The master needs its share of the time.
         let share = timeout / 2;
         let time = match (&self.source, purpose) {
-            (Source::Sentinels(_), Purpose::Looks) => share + DirectoryTimes::REAL.lasts,
+            (Source::Sentinels(_), SetUpFor::Looks) => share + DirectoryTimes::REAL.lasts,
             _ => share,
         };
-        let (said, is_confirmed) = self.ask(time);
-        let Some(named) = said.believed() else {
-            return Err(self.no_master(&said));
+        let (opinions, is_confirmed) = self.ask(time);
+        let Some(named) = opinions.believed() else {
+            return Err(self.no_master(&opinions));
         };
         // Others may not have learnt yet that it has become the master.
         let moved = self.shard().and_then(|(cluster, slot)| {
@@ -112,7 +116,7 @@ impl Directory {
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
         // A subscription may lead elsewhere than the connection for locks.
-        if purpose != Purpose::Messages {
+        if purpose != SetUpFor::Messages {
             *lock(&self.shown) = found.address.clone();
         }
         let is_reached = connected
@@ -123,19 +127,16 @@ impl Directory {
             cluster.is_reached(&named.addr, is_reached);
         }
         match connected {
-            Ok((connection, handshake)) => {
-                let id = handshake.server.id;
+            Ok((connection, properties)) => {
+                let id = properties.server.id;
                 let found = Some(FoundMaster { id, ..found });
-                Ok((connection, Handshake { found, ..handshake }))
-            }
-            Err(cause) => {
-                let cause = match cause {
-                    Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
-                    Cause::Unanswered(_, command) => Cause::Unanswered(timeout, command),
-                    cause => cause,
+                let properties = ServerProperties {
+                    found,
+                    ..properties
                 };
-                Err(self.announced(cause, &named.addr, by))
+                Ok((connection, properties))
             }
+            Err(cause) => Err(self.announced(after_all(timeout, cause), &named.addr, by)),
         }
     }
 
@@ -152,10 +153,10 @@ impl Directory {
     }
 
     /// Why no master is believed.
-    fn no_master(&self, said: &Opinions) -> Cause {
+    fn no_master(&self, opinions: &Opinions) -> Cause {
         match &self.source {
-            Source::Sentinels(sentinels) => sentinels.no_master(said),
-            Source::Cluster(cluster, _) => cluster.no_master(said),
+            Source::Sentinels(sentinels) => sentinels.no_master(opinions),
+            Source::Cluster(cluster, _) => cluster.no_master(opinions),
         }
     }
 
@@ -191,19 +192,19 @@ impl Directory {
         &self,
         peer: &Peer,
         timeout: Duration,
-        purpose: Purpose<'_>,
-    ) -> Result<(Connection, Handshake), Cause> {
+        purpose: SetUpFor<'_>,
+    ) -> Result<(Connection, ServerProperties), Cause> {
         let Some((cluster, slot)) = self.shard() else {
             return Connection::open(peer, timeout, purpose);
         };
-        let Purpose::GuardedLocks {
+        let SetUpFor::GuardedLocks {
             witness: Some(plain),
             seasoned,
             needed,
         } = purpose
         else {
-            let (connection, handshake) = Connection::open(peer, timeout, purpose)?;
-            return Ok((connection, routed(handshake, peer, None)));
+            let (connection, properties) = Connection::open(peer, timeout, purpose)?;
+            return Ok((connection, routed(properties, peer, None)));
         };
         let (until, map) = (
             clock::instant() + timeout,
@@ -212,15 +213,15 @@ impl Directory {
         let mut elsewhere = None;
         let slot = slot.load(Ordering::Relaxed);
         for witness in map.witnesses(slot, plain).take(MAX_WITNESSES) {
-            let purpose = Purpose::GuardedLocks {
+            let purpose = SetUpFor::GuardedLocks {
                 witness: Some(&witness),
                 seasoned,
                 needed,
             };
             let rest = until.saturating_duration_since(clock::instant());
             match Connection::open(peer, rest, purpose) {
-                Ok((connection, handshake)) => {
-                    return Ok((connection, routed(handshake, peer, Some(witness))));
+                Ok((connection, properties)) => {
+                    return Ok((connection, routed(properties, peer, Some(witness))));
                 }
                 // The witness's slot is migrating.
                 Err(Cause::Refused(text)) if Meaning::of(&text).is_redirection() => {
@@ -239,9 +240,9 @@ impl Directory {
             Source::Sentinels(sentinels) => (sentinels.ask_all(time), true),
             Source::Cluster(cluster, slot) => {
                 let slot = slot.load(Ordering::Relaxed);
-                let said = cluster.ask_all(slot, None, time);
-                let is_confirmed = cluster.is_confirmed(&said);
-                (said.opinions, is_confirmed)
+                let maps = cluster.ask_all(slot, None, time);
+                let is_confirmed = cluster.is_confirmed(&maps);
+                (maps.opinions, is_confirmed)
             }
         }
     }
@@ -259,44 +260,44 @@ impl Directory {
     pub(super) fn confirm(&self, found: &FoundMaster) -> MasterConfirmation {
         let (asked, time) = (clock::instant(), DirectoryTimes::REAL.confirm);
         let address = &*found.address;
-        let (said, answer) = match &self.source {
+        let (opinions, answer) = match &self.source {
             Source::Sentinels(sentinels) => {
-                let said = sentinels.ask_all(time);
+                let opinions = sentinels.ask_all(time);
                 let is_there = |addr: &ConnectionAddr| match *self.at(addr) == *address {
                     true => Ok(()),
                     false => Err(Cause::MasterReplaced(text::address(addr))),
                 };
-                let answer = DirectoryAnswer::of(&said.belief(), asked, is_there);
-                (said, answer)
+                let answer = DirectoryAnswer::of(&opinions.belief(), asked, is_there);
+                (opinions, answer)
             }
             Source::Cluster(cluster, slot) => {
                 let of = slot.load(Ordering::Relaxed);
                 let lately = found.is_confirmed;
                 let about = About { address, lately };
-                let said = cluster.ask_all(of, Some(about), time);
-                let answer = cluster.confirm(&said, slot, (found, about), asked);
-                (said.opinions, answer)
+                let maps = cluster.ask_all(of, Some(about), time);
+                let answer = cluster.confirm(&maps, slot, (found, about), asked);
+                (maps.opinions, answer)
             }
         };
         let is_sure = answer
             .as_ref()
-            .is_some_and(|answer| answer.result.is_err() || !said.is_silence());
+            .is_some_and(|answer| answer.result.is_err() || !opinions.is_silence());
         let was_warned = self.warned.swap(!is_sure, Ordering::Relaxed);
         if !was_warned && !is_sure {
-            self.warn(&said, answer.is_some());
+            self.warn(&opinions, answer.is_some());
         }
-        answer.ok_or_else(|| Some(self.doubt(&said, address)))
+        answer.ok_or_else(|| Some(self.doubt(&opinions, address)))
     }
 
     /// Why the answers do not decide whether the master still is at `address`.
-    fn doubt(&self, said: &Opinions, address: &str) -> Cause {
-        let text = match (&self.source, said.believed()) {
+    fn doubt(&self, opinions: &Opinions, address: &str) -> Cause {
+        let text = match (&self.source, opinions.believed()) {
             (Source::Cluster(cluster, _), Some(named)) => format!(
                 "most servers of the {} name {} as the master of that slot, and do not agree on whether {address} has others",
                 cluster.given.node,
                 text::address(&named.addr),
             ),
-            _ => match self.no_master(said) {
+            _ => match self.no_master(opinions) {
                 Cause::NoMaster(text, _) => text,
                 cause => cause.to_string(),
             },
@@ -305,9 +306,9 @@ impl Directory {
         Cause::NoMaster(text, false)
     }
 
-    fn warn(&self, said: &Opinions, goes_on: bool) {
+    fn warn(&self, opinions: &Opinions, goes_on: bool) {
         let given = &self.given.node;
-        let until = match said.names_any() {
+        let until = match opinions.names_any() {
             true => "most agree",
             false => "one does",
         };
@@ -325,9 +326,18 @@ impl Directory {
             (_, false) => say!(
                 warn,
                 "{}: no locks are granted there until {until}",
-                self.no_master(said)
+                self.no_master(opinions)
             ),
         }
+    }
+}
+
+/// The cause with the caller's timeout: the connection had only a share of that.
+fn after_all(timeout: Duration, cause: Cause) -> Cause {
+    match cause {
+        Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
+        Cause::Unanswered(_, command) => Cause::Unanswered(timeout, command),
+        cause => cause,
     }
 }
 
@@ -337,7 +347,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::net::discovery::deployment::Place;
+    use crate::net::discovery::place::Place;
     use crate::net::socket::trust::Trust;
     use crate::settings::into_node::IntoNode;
     use crate::settings::tls::Tls;
@@ -381,11 +391,11 @@ mod tests {
             let opened = place.open(Duration::from_millis(time), purpose);
             (opened.is_ok(), place.leads_to(0), place.shown())
         };
-        let (is_open, leads, shown) = opened(60_000, Purpose::Messages);
+        let (is_open, leads, shown) = opened(60_000, SetUpFor::Messages);
         let given = format!("cluster of 127.0.0.1:{port}");
         assert_eq!((is_open, leads, &*shown), (true, false, &*given));
         // (The server is found, though it takes no script.)
-        let (_, leads, shown) = opened(60_000, Purpose::Locks);
+        let (_, leads, shown) = opened(60_000, SetUpFor::Locks);
         assert_eq!((leads, &*shown), (true, &*format!("127.0.0.1:{port}")));
     }
 }

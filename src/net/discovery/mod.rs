@@ -10,14 +10,14 @@
 //! - `sentinels`: the answers of sentinels
 //! - `cluster_servers`: the map of a Redis Cluster, and the questions for it
 //! - `master`: the master that these name, and how it is confirmed
-//! - `deployment`: what a node may be: a server, such a master, or a Cluster
+//! - `place`: what a node may be: a server, such a master, or a Cluster
 
 pub(crate) mod ask_each;
 pub(crate) mod asker;
 pub(crate) mod cluster_servers;
-pub(crate) mod deployment;
 pub(crate) mod given_node;
 pub(crate) mod master;
+pub(crate) mod place;
 mod sentinel_addresses;
 pub(crate) mod sentinels;
 pub(crate) mod server_question;

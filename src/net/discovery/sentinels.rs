@@ -186,14 +186,14 @@ impl Sentinels {
     }
 
     /// Why no master is believed.
-    pub(crate) fn no_master(&self, said: &Opinions) -> Cause {
+    pub(crate) fn no_master(&self, opinions: &Opinions) -> Cause {
         let name = &self.name;
-        let each = said.each();
+        let each = opinions.each();
         let mut words = each.iter().map(|(_, word)| word);
         if words.all(|word| matches!(word, Err(Unknown::Name))) {
             return Cause::NoMaster(format!("no sentinel knows a master {name:?}"), true);
         }
-        let mut is_final = !said.names_any();
+        let mut is_final = !opinions.names_any();
         let why = each.iter().map(|(sentinel, word)| match word {
             Ok(master) => format!("{sentinel} names {master}"),
             Err(Unknown::Name) => format!("{sentinel} does not know it"),
@@ -207,7 +207,7 @@ impl Sentinels {
         // Behind a name some may.
         let is_several =
             |word: &Result<_, _>| matches!(word, Err(Unknown::Failed(Cause::NoMaster(..))));
-        let some = said.names_any() || each.iter().any(|(_, word)| is_several(word));
+        let some = opinions.names_any() || each.iter().any(|(_, word)| is_several(word));
         let few = match some {
             true => "no majority of the sentinels names the master",
             false => "no sentinel names the master",
@@ -332,8 +332,8 @@ mod tests {
         let set = sentinels("redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m");
         for _ in 0..3 {
             let begun = clock::instant();
-            let said = set.ask_all(Duration::from_secs(7));
-            assert!(matches!(said.belief(), Belief::Silence { at } if at >= begun));
+            let opinions = set.ask_all(Duration::from_secs(7));
+            assert!(matches!(opinions.belief(), Belief::Silence { at } if at >= begun));
             assert!(
                 begun.elapsed() < Duration::from_secs(5),
                 "none is waited for"
@@ -358,10 +358,10 @@ mod tests {
             ("ERR unknown command 'SENTINEL'", "that is no sentinel"),
             ("ERR Unknown subcommand", "that is no sentinel"),
         ] {
-            let said = refusal(&Cause::Refused(text.into()));
-            assert!(said.contains(expected), "{said}");
-            let is_one = said.contains("no sentinel") == expected.contains("no sentinel");
-            assert!(is_one, "{said}");
+            let opinions = refusal(&Cause::Refused(text.into()));
+            assert!(opinions.contains(expected), "{opinions}");
+            let is_one = opinions.contains("no sentinel") == expected.contains("no sentinel");
+            assert!(is_one, "{opinions}");
         }
     }
 
@@ -373,8 +373,8 @@ mod tests {
         let believed = |words: [&str; 3]| {
             let told = words.map(behind_a_name);
             let heard = told.each_ref().map(|one| ReceivedAnswer::Answer(one, now));
-            let said = set.weigh((now, Duration::ZERO), &heard);
-            said.believed().map(|named| text::address(&named.addr))
+            let opinions = set.weigh((now, Duration::ZERO), &heard);
+            opinions.believed().map(|named| text::address(&named.addr))
         };
         assert_eq!(believed(["a", "b", "-"]), None);
         assert_eq!(believed(["a", "a", "-"]).as_deref(), Some("a:1"));
@@ -386,9 +386,9 @@ mod tests {
         let now = clock::instant();
         for (words, expected) in [("a--", Some(false)), ("aa-", Some(true)), ("a-.", None)] {
             let told = behind_a_name(words);
-            let said = set.weigh((now, Duration::ZERO), &[ReceivedAnswer::Answer(&told, now)]);
+            let opinions = set.weigh((now, Duration::ZERO), &[ReceivedAnswer::Answer(&told, now)]);
             assert_eq!(
-                said.believed().map(|named| named.by_most),
+                opinions.believed().map(|named| named.by_most),
                 expected,
                 "{words}"
             );

@@ -10,10 +10,10 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::open::Begins;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::discovery::opinions;
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -84,13 +84,13 @@ pub(crate) fn ask_and_read(
         }
         reply => Ok(reply),
     };
-    let answered = Connection::open_and(peer, left, Purpose::Questions, (turn.begins, &mut then));
+    let answered = Connection::open_and(peer, left, SetUpFor::Questions, (turn.begins, &mut then));
     answered.or_else(|cause| refused.ok_or(cause))
 }
 
 /// Sends commands.
 fn send(
-    (connection, handshake): (Connection, Handshake),
+    (connection, properties): (Connection, ServerProperties),
     commands: &[&[&[u8]]],
     (until, timeout): (Instant, Duration),
 ) -> Result<Conversation, Cause> {
@@ -100,7 +100,7 @@ fn send(
     }
     // A server that answers nothing has answered before, so it is there.
     let late = Cause::NoAnswer(timeout, Limit::Own);
-    let mut conversation = Conversation::new((connection, handshake.secret), until, late);
+    let mut conversation = Conversation::new((connection, properties.secret), until, late);
     conversation.send(&bytes)?;
     Ok(conversation)
 }

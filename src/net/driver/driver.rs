@@ -2,8 +2,8 @@
 //!
 //! A thread that finds no leader leads: it carries out its own operation, and with it those that others submit, with
 //! one write and one read for each node. Each operation under way has a thread that waits for it, so there is always
-//! one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that
-//! looks leads, a waiting one or a new one. Otherwise the leader hands the connections to that thread, which wakes up.
+//! one to lead next. If the thread that has waited longest is awake, the leader just stops: the first thread that
+//! looks, a waiting one or a new one, leads. Otherwise the leader passes the connections to that thread, and wakes it.
 //! So while any operation is under way, a thread leads, or one that is awake looks once more.
 //!
 //! With one connection per node, a release is behind the acquire that it undoes (rule R7), however many threads there
@@ -36,15 +36,15 @@ use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 #[cfg(feature = "cli")]
 use crate::protocol::quorum::{core::OwedTo, thread_step::ThreadRole};
-use crate::values::arithmetic::NodeSet;
 use crate::values::clock;
+use crate::values::node_set::NodeSet;
 use crate::values::sync::{
     MutexGuard,
     atomic::{AtomicUsize, Ordering},
     thread,
 };
 
-/// How often a thread that waits for what is owed looks at it.
+/// How often a thread that waits for outstanding releases checks them.
 #[cfg(feature = "cli")]
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
@@ -83,7 +83,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(executor: Executor) -> Driver {
-        executor.state().start_confirmer = release_confirmer::start;
+        executor.driver_state().start_confirmer = release_confirmer::start;
         Driver {
             process: std::process::id(),
             executor: Arc::new(executor),
@@ -109,7 +109,7 @@ impl Driver {
     pub(crate) fn run_before(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, next);
-        self.trace_votes(traced.as_deref(), &answer);
+        self.log_votes(traced.as_deref(), &answer);
         answer
     }
 
@@ -124,94 +124,94 @@ impl Driver {
         let mut answer = self.run(Op::ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
-        let mut state = self.executor.state();
-        while !state.core.has_tried(&before) && clock::instant() < until {
-            state = self.executor.wait(state, until);
+        let mut driver_state = self.executor.driver_state();
+        while !driver_state.core.has_tried(&before) && clock::instant() < until {
+            driver_state = self.executor.wait(driver_state, until);
         }
         // Nodes that were connected meanwhile are asked now.
-        let come = state.core.connected_nodes().and(missing(&answer));
+        let come = driver_state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
-            drop(state);
+            drop(driver_state);
             answer = self.run(Op::ping());
-            state = self.executor.state();
+            driver_state = self.executor.driver_state();
         }
         let waited = clock::instant().saturating_duration_since(began);
         match answer.outcome {
             Outcome::Unavailable { errors, .. } => Err(*errors),
             _ if missing(&answer).is_empty() => Ok(None),
-            _ => Ok(Some(state.core.missing(&answer, waited))),
+            _ => Ok(Some(driver_state.core.missing(&answer, waited))),
         }
     }
 
     fn answer(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let now = clock::instant();
-        let mut state = self.executor.state();
-        if let Some(leader) = self.executor.take_lead(&mut state) {
-            state.core.submit(op, Submitter::Leader, now);
-            submit_behind(&mut state, next, now);
-            return self.lead(leader, state, now, None);
+        let mut driver_state = self.executor.driver_state();
+        if let Some(leader) = self.executor.take_lead(&mut driver_state) {
+            driver_state.core.submit(op, Submitter::Leader, now);
+            submit_behind(&mut driver_state, next, now);
+            return self.lead(leader, driver_state, now, None);
         }
         let caller = Caller::new(None);
-        state
+        driver_state
             .core
             .submit(op, Submitter::Caller(caller.clone()), now);
-        submit_behind(&mut state, next, now);
-        self.executor.submitted(&state);
-        drop(state);
-        self.follow(&caller)
+        submit_behind(&mut driver_state, next, now);
+        self.executor.submitted(&driver_state);
+        drop(driver_state);
+        self.wait_or_lead(&caller)
     }
 
     /// The answer to an operation that another thread has submitted for this one.
     pub(crate) fn run_handed_off(&self, caller: &Arc<Caller>) -> Answer {
-        let answer = self.follow(caller);
+        let answer = self.wait_or_lead(caller);
         if !race(Race::StaysAwake) {
-            // The thread may sleep, and be handed off another lock: a leader would leave the lead to it.
+            // The thread may sleep, and be handed off another lock: a leader would leave it to that thread to lead.
             caller.set_awake(false);
         }
-        self.trace_votes(caller.traced(), &answer);
+        self.log_votes(caller.traced(), &answer);
         answer
     }
 
     /// Submits operations, which are carried out together as far as they can be. This thread must
     /// [collect](Driver::collect) the answers, since it may be made to lead.
     pub(crate) fn submit(&self, ops: impl IntoIterator<Item = Op>) -> Vec<Arc<Caller>> {
-        let mut state = self.executor.state();
+        let mut driver_state = self.executor.driver_state();
         let ops = ops.into_iter();
-        let callers = ops.map(|op| submit(&mut state, op)).collect();
-        self.executor.submitted(&state);
+        let callers = ops.map(|op| submit(&mut driver_state, op)).collect();
+        self.executor.submitted(&driver_state);
         callers
     }
 
     /// The answers to the operations of `callers`, in their order.
     pub(crate) fn collect(&self, callers: &[Arc<Caller>]) -> Vec<Answer> {
-        let mut state = self.executor.state();
+        let mut driver_state = self.executor.driver_state();
         // While no thread leads, no thread delivers answers that become certain.
-        if state.has_no_leader() {
-            let answers = std::mem::take(&mut state.core.answers);
+        if driver_state.has_no_leader() {
+            let answers = std::mem::take(&mut driver_state.core.answers);
             let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
             answers.into_iter().for_each(deliver);
         }
         // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
         // would lead for nothing.)
-        if state.has_no_leader()
-            && let Some(Submitter::Caller(next)) = state.core.longest_waiting()
+        if driver_state.has_no_leader()
+            && let Some(Submitter::Caller(next)) = driver_state.core.longest_waiting()
         {
             let next = next.clone();
-            if let Some(leader) = self.executor.take_lead(&mut state) {
+            if let Some(leader) = self.executor.take_lead(&mut driver_state) {
                 next.make_leader(leader);
             }
         }
-        drop(state);
-        let follow = |caller| self.follow(caller);
-        let answers: Vec<Answer> = callers.iter().map(follow).collect();
+        drop(driver_state);
+        let wait_or_lead = |caller| self.wait_or_lead(caller);
+        let answers: Vec<Answer> = callers.iter().map(wait_or_lead).collect();
         for (caller, answer) in callers.iter().zip(&answers) {
-            self.trace_votes(caller.traced(), answer);
+            self.log_votes(caller.traced(), answer);
         }
         answers
     }
 
     /// Waits for the answer, or leads until it arrives.
-    fn follow(&self, caller: &Arc<Caller>) -> Answer {
+    fn wait_or_lead(&self, caller: &Arc<Caller>) -> Answer {
         let others = self.waiting_callers.fetch_add(1, Ordering::Relaxed);
         let is_soon = self.executor.places().len() <= FEW_NODES || others >= MANY_WAIT;
         let turn = match is_soon {
@@ -224,7 +224,7 @@ impl Driver {
             Signal::Answered(answer) => answer,
             Signal::Leads(leader) => self.lead(
                 leader,
-                self.executor.state(),
+                self.executor.driver_state(),
                 clock::instant(),
                 Some(caller),
             ),
@@ -249,30 +249,33 @@ impl Driver {
             caller.set_awake(false);
             return None;
         }
-        // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
+        // A leader that saw this thread awake no longer leads. One that stops from now on makes this thread the leader.
         self.try_to_lead(caller, false)
     }
 
-    /// The lead, if no thread leads and this one has no answer yet. (A leader that has just left may be delivering it.)
+    /// Makes this thread the leader if none leads, and it has no answer. (A former leader may just deliver it.)
     fn try_to_lead(&self, caller: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
-        let mut state = self.executor.state();
+        let mut driver_state = self.executor.driver_state();
         if race(Race::UnmarkAfterLook) {
-            let lead = self.executor.take_lead(&mut state);
-            drop(state);
+            let lead = self.executor.take_lead(&mut driver_state);
+            drop(driver_state);
             caller.set_awake(stays_awake);
             return lead.map(Signal::Leads);
         }
         caller.set_awake(stays_awake);
-        let waits = state.core.is_waiting(|one| one.is(caller)) || race(Race::LeadForNothing);
-        if !state.has_no_leader() || !waits {
+        let waits =
+            driver_state.core.is_waiting(|one| one.is(caller)) || race(Race::LeadForNothing);
+        if !driver_state.has_no_leader() || !waits {
             return None;
         }
-        self.executor.take_lead(&mut state).map(Signal::Leads)
+        self.executor
+            .take_lead(&mut driver_state)
+            .map(Signal::Leads)
     }
 
     /// Logs the votes that an answer rests on. Called in the thread that asked, when others can go on: a logger may
     /// take its time, or use these same nodes.
-    fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
+    fn log_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
         if log::max_level() < log::LevelFilter::Trace {
             return;
         }
@@ -296,15 +299,15 @@ impl Driver {
     fn lead<'a>(
         &'a self,
         leader: Box<LeaderState>,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         mut now: Instant,
         caller: Option<&Arc<Caller>>,
     ) -> Answer {
-        if std::mem::take(&mut state.after_group) {
+        if std::mem::take(&mut driver_state.after_group) {
             // The threads that were answered last submit again within microseconds: let them come along.
-            drop(state);
+            drop(driver_state);
             thread::yield_now();
-            state = self.executor.state();
+            driver_state = self.executor.driver_state();
             now = clock::instant();
         }
         let is_own = |submitter: &Submitter| match caller {
@@ -316,17 +319,17 @@ impl Driver {
             executor: &self.executor,
             leader: Some(leader),
         };
-        let state = lead.run(state, now, |answers| {
+        let driver_state = lead.run(driver_state, now, |answers| {
             if let Some(at) = answers.iter().position(|(submitter, _)| is_own(submitter)) {
                 own = Some(answers.swap_remove(at).1);
             }
             own.is_some()
         });
-        lead.end(state);
+        lead.end(driver_state);
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, at most for
+    /// Waits until so few nodes have an outstanding release that other processes can have a majority, at most for
     /// `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant the lock. Nodes that are
     /// away are tried at once, and have the time of one try. Returns whether that is so.
     #[cfg(feature = "cli")]
@@ -340,9 +343,9 @@ impl Driver {
         self.executor.connect_now();
         let mut here: Option<Confirmer> = None;
         loop {
-            let mut state = self.executor.state();
+            let mut driver_state = self.executor.driver_state();
             let now = clock::instant();
-            let most = match state.core.who_is_owed(others) {
+            let most = match driver_state.core.who_is_owed(others) {
                 OwedTo::Few => return true,
                 OwedTo::Many => time,
                 OwedTo::Absent => time.min(try_time),
@@ -351,13 +354,13 @@ impl Driver {
                 return false;
             }
             // The thread that confirms releases could not be started: this one does its work.
-            if state.core.starts_confirmer(ThreadRole::Leader) {
+            if driver_state.core.starts_confirmer(ThreadRole::Leader) {
                 here = Some(Confirmer::new(&self.executor));
             }
             let latest = now + LOOK;
             drop(match &mut here {
-                Some(confirmer) => confirmer.step(&self.executor, state, Some(latest)),
-                None => self.executor.wait(state, latest),
+                Some(confirmer) => confirmer.step(&self.executor, driver_state, Some(latest)),
+                None => self.executor.wait(driver_state, latest),
             });
             here = here.filter(|confirmer| !confirmer.ended);
             if !go_on() {
@@ -381,29 +384,29 @@ impl Driver {
     fn close_all(&self, tries_again: bool, time: Duration) {
         let now = clock::instant();
         let until = now + time;
-        let mut state = self.executor.state();
-        state.core.close(Closing {
+        let mut driver_state = self.executor.driver_state();
+        driver_state.core.close(Closing {
             tries_again,
             ..Closing::new(now, time)
         });
-        self.executor.announce(&mut state);
+        self.executor.announce(&mut driver_state);
         loop {
-            if let Some(leader) = self.executor.take_lead(&mut state) {
+            if let Some(leader) = self.executor.take_lead(&mut driver_state) {
                 let mut lead = LeaderLoop {
                     executor: &self.executor,
                     leader: Some(leader),
                 };
-                state = lead.run(state, clock::instant(), |_| false);
+                driver_state = lead.run(driver_state, clock::instant(), |_| false);
                 let leader = lead.leader.as_mut();
-                let connections = leader.map(|leader| state.disconnect(leader));
-                lead.end(state);
+                let connections = leader.map(|leader| driver_state.disconnect(leader));
+                lead.end(driver_state);
                 return drop(connections);
             }
             // A renewal that is no longer needed is under way.
             if clock::instant() > until {
                 return;
             }
-            state = self.executor.wait(state, clock::instant() + SOON);
+            driver_state = self.executor.wait(driver_state, clock::instant() + SOON);
         }
     }
 }
@@ -417,17 +420,21 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
 
 /// Submits the operation of another thread, if there is one.
 #[inline]
-fn submit_behind(state: &mut DriverState, next: Option<Box<(Op, Arc<Caller>)>>, now: Instant) {
+fn submit_behind(
+    driver_state: &mut DriverState,
+    next: Option<Box<(Op, Arc<Caller>)>>,
+    now: Instant,
+) {
     if let Some(next) = next {
         let (op, caller) = *next;
-        state.core.submit(op, Submitter::Caller(caller), now);
+        driver_state.core.submit(op, Submitter::Caller(caller), now);
     }
 }
 
-fn submit(state: &mut DriverState, op: Op) -> Arc<Caller> {
+fn submit(driver_state: &mut DriverState, op: Op) -> Arc<Caller> {
     let caller = Caller::new(traced(&op));
     let submitter = Submitter::Caller(caller.clone());
-    state.core.submit(op, submitter, clock::instant());
+    driver_state.core.submit(op, submitter, clock::instant());
     caller
 }
 

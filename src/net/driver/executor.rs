@@ -2,6 +2,7 @@
 //!
 //! The core is under one mutex, which is never held while anything is sent, received, connected, waited for or logged.
 
+mod logging;
 mod workers;
 
 use std::sync::Arc;
@@ -10,35 +11,34 @@ use std::time::{Duration, Instant};
 use redis::ConnectionAddr;
 
 use crate::errors::cause::Cause;
-use crate::errors::text::{self, human};
+use crate::errors::text;
 use crate::net::discovery::ask_each::AbandonedThreads;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::driver::leadership::{Connections, LeaderState, Submitter};
-use crate::net::driver::node_log;
 use crate::net::driver::observe::Observer;
 use crate::net::driver::other_lanes::OtherLanes;
 use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions;
-use crate::protocol::commands::dialect::Lack;
 use crate::protocol::node::known_server::Connected;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::node_events::Unobserved;
-use crate::protocol::node::restart_guard::{self, RestartGuard};
+use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
 use crate::settings::tls::Tls;
-use crate::values::arithmetic::{NodeSet, Ttl, spare};
+use crate::values::arithmetic::spare;
 use crate::values::clock;
 use crate::values::endpoint::Endpoint;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 use crate::values::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
-    lock, start_thread, wait_until,
+    lock, wait_until,
 };
 
 /// The pause before checking again whether a thread still leads.
@@ -56,7 +56,7 @@ pub(crate) struct Executor {
     pub(crate) abandoned_threads: AbandonedThreads,
     /// The restart guard of each node.
     guards: Guards,
-    state: Mutex<DriverState>,
+    driver_state: Mutex<DriverState>,
     /// Notified when there is news for the leader or for a worker.
     changed: Condvar,
     /// Whether no thread leads. Threads that look for that need not lock the state.
@@ -141,7 +141,7 @@ impl Executor {
         let leader = LeaderState::new(places.len());
         let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
         let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
-        let state = DriverState {
+        let driver_state = DriverState {
             core,
             handed_over: none(),
             not_adopted: none(),
@@ -165,7 +165,7 @@ impl Executor {
             abandoned_threads: AbandonedThreads::default(),
             timeouts,
             prefix: options.prefix.clone(),
-            state: Mutex::new(state),
+            driver_state: Mutex::new(driver_state),
             changed: Condvar::new(),
             lead_is_vacant: AtomicBool::new(true),
             lanes,
@@ -195,8 +195,8 @@ impl Executor {
             && companions::are_in_another_slot(&self.prefix.key(resource))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, DriverState> {
-        lock(&self.state)
+    pub(crate) fn driver_state(&self) -> MutexGuard<'_, DriverState> {
+        lock(&self.driver_state)
     }
 
     /// Whether no thread leads.
@@ -204,126 +204,45 @@ impl Executor {
         self.lead_is_vacant.load(Ordering::Relaxed)
     }
 
-    /// Takes the lead, if no thread leads.
-    pub(crate) fn take_lead(&self, state: &mut DriverState) -> Option<Box<LeaderState>> {
+    /// Makes the caller the leader, if no thread leads.
+    pub(crate) fn take_lead(&self, driver_state: &mut DriverState) -> Option<Box<LeaderState>> {
         let second = race(Race::TwoLeaders).then(|| Box::new(LeaderState::new(self.places.len())));
-        let leader = state.leader_state.take().or(second)?;
+        let leader = driver_state.leader_state.take().or(second)?;
         self.lead_is_vacant.store(false, Ordering::Relaxed);
         Some(leader)
     }
 
-    /// Leaves the lead: no thread leads then.
-    pub(crate) fn leave_lead(&self, state: &mut DriverState, leader: Box<LeaderState>) {
-        state.leader_state = Some(leader);
+    /// Ends the caller's leadership: no thread leads then.
+    pub(crate) fn leave_lead(&self, driver_state: &mut DriverState, leader: Box<LeaderState>) {
+        driver_state.leader_state = Some(leader);
         self.lead_is_vacant.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn wait<'a>(
         &'a self,
-        state: MutexGuard<'a, DriverState>,
+        driver_state: MutexGuard<'a, DriverState>,
         until: Instant,
     ) -> MutexGuard<'a, DriverState> {
-        let state = match race(Race::WaitUnlocked) {
+        let driver_state = match race(Race::WaitUnlocked) {
             true => {
-                drop(state);
-                self.state()
+                drop(driver_state);
+                self.driver_state()
             }
-            false => state,
+            false => driver_state,
         };
-        wait_until(&self.changed, state, until)
+        wait_until(&self.changed, driver_state, until)
     }
 
     /// Notifies a waiting leader that another thread has submitted an operation.
-    pub(crate) fn submitted(&self, state: &DriverState) {
-        if state.leader_waits {
+    pub(crate) fn submitted(&self, driver_state: &DriverState) {
+        if driver_state.leader_waits {
             self.changed.notify_all();
         }
     }
 
-    pub(super) fn announce(&self, state: &mut DriverState) {
-        if std::mem::take(&mut state.core.news) && !race(Race::NewsUnheard) {
+    pub(super) fn announce(&self, driver_state: &mut DriverState) {
+        if std::mem::take(&mut driver_state.core.news) && !race(Race::NewsUnheard) {
             self.changed.notify_all();
-        }
-    }
-
-    /// Logs events, and notifies the observer. One thread at a time does so, and no thread waits for it: the program's
-    /// logger may take its time, or use these same nodes.
-    pub(crate) fn log(&self) {
-        let mut state = self.state();
-        if !state.is_logging {
-            state.is_logging = true;
-            while !state.core.events.is_empty() {
-                let events = state.core.events.take();
-                drop(state);
-                for (node, event, _) in &events {
-                    let guarded = self.guards.each.get(*node).is_some_and(Option::is_some);
-                    node_log::log(&self.name(*node), event, guarded);
-                }
-                state = self.state();
-                if !self.observer.is_none() {
-                    state.unobserved.add(events);
-                }
-            }
-            state.is_logging = false;
-        }
-        // An observer that does not return does not keep events from being logged.
-        let Some(mut outages) = state.outages.take() else {
-            return;
-        };
-        while let Some((node, event, at)) = state.unobserved.pop() {
-            drop(state);
-            if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
-                let address = place.shown();
-                node_log::notify(&self.observer, (node, &address), &event, since, at);
-            }
-            state = self.state();
-        }
-        state.outages = Some(outages);
-    }
-
-    /// Records that a node lacks a capability, to be logged once.
-    pub(crate) fn lacks(&self, node: usize, lack: Lack) {
-        let mut state = self.state();
-        state.core.events.lacks(node, Some(lack), clock::instant());
-    }
-
-    /// Logs events for a thread that has something to do: the thread may be about to return a lock, and an observer may
-    /// want the same one.
-    pub(crate) fn log_behind(self: &Arc<Executor>) {
-        if self.observer.is_none() {
-            self.log();
-        } else {
-            self.log_in_thread(&self.state());
-        }
-    }
-
-    /// The longest ttl that a guard assumes, if the program has not asked for the guard.
-    pub(crate) fn assumed_ttl(&self) -> Option<Duration> {
-        let is_any = self.guards.each.iter().any(Option::is_some);
-        (is_any && !self.guards.is_needed).then_some(restart_guard::DEFAULT_TTL)
-    }
-
-    /// Warns of a ttl that is longer than a guard assumes. The ttl is allowed.
-    pub(crate) fn warn_of_long_ttl(&self, ttl: Ttl) {
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        if let Some(longest) = self.assumed_ttl()
-            && ttl.duration() > longest
-            && !WARNED.swap(true, Ordering::Relaxed)
-        {
-            say!(
-                warn,
-                "a ttl is longer than {}: for such locks a failover may make two holders (the option restart_guard on all \
-                 clients, with the longest ttl, prevents that)",
-                human(longest)
-            );
-        }
-    }
-
-    /// The name of a node in log lines.
-    pub(crate) fn name(&self, node: usize) -> String {
-        match self.places.get(node) {
-            Some(place) => format!("node {node} ({})", place.shown()),
-            None => format!("node {node}"),
         }
     }
 
@@ -335,55 +254,61 @@ impl Executor {
         self: &'a Arc<Executor>,
         role: ThreadRole,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         next: ThreadStep,
         now: Instant,
     ) -> (MutexGuard<'a, DriverState>, Instant) {
-        let state = match next {
-            ThreadStep::StartWorker { node } => self.start_worker(connections, state, node, false),
-            ThreadStep::HandOver { node } => self.start_worker(connections, state, node, true),
-            ThreadStep::ConfirmMaster { node, found } => self.confirm_master(state, node, *found),
-            ThreadStep::Connect { node } => self.connect(connections, state, node),
+        let driver_state = match next {
+            ThreadStep::StartWorker { node } => {
+                self.start_worker(connections, driver_state, node, false)
+            }
+            ThreadStep::HandOver { node } => {
+                self.start_worker(connections, driver_state, node, true)
+            }
+            ThreadStep::ConfirmMaster { node, found } => {
+                self.confirm_master(driver_state, node, *found)
+            }
+            ThreadStep::Connect { node } => self.connect(connections, driver_state, node),
             ThreadStep::Adopt { node } => {
-                let old = connections.replace(node, state.take_not_adopted(node));
+                let old = connections.replace(node, driver_state.take_not_adopted(node));
                 old.into_iter().for_each(Connection::reset);
-                state
+                driver_state
             }
             ThreadStep::Send { nodes, until } => {
-                self.send((role, connections), state, nodes, until, now)
+                self.send((role, connections), driver_state, nodes, until, now)
             }
             ThreadStep::Recv { node, until } => {
-                return self.recv(connections, state, node, until, now);
+                return self.recv(connections, driver_state, node, until, now);
             }
             ThreadStep::Wait { until } => {
                 let leads = role == ThreadRole::Leader;
-                state.leader_waits |= leads;
-                state = self.wait(state, until);
-                state.leader_waits &= !leads;
-                state
+                driver_state.leader_waits |= leads;
+                driver_state = self.wait(driver_state, until);
+                driver_state.leader_waits &= !leads;
+                driver_state
             }
             ThreadStep::StartConfirmer
             | ThreadStep::TryToLead
             | ThreadStep::Reconnected
-            | ThreadStep::Finished => state,
+            | ThreadStep::Finished => driver_state,
         };
-        (state, clock::instant())
+        (driver_state, clock::instant())
     }
 
     /// Writes to these nodes, the nearest first: it answers while the others are written to.
     fn send<'a>(
         &'a self,
         (role, connections): (ThreadRole, &mut Connections),
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         nodes: NodeSet,
         until: Instant,
         now: Instant,
     ) -> MutexGuard<'a, DriverState> {
-        state.core.output(nodes, &mut connections.out, now);
+        driver_state.core.output(nodes, &mut connections.out, now);
         for node in nodes.iter() {
-            connections.take_over(node, &mut state.handed_over);
+            connections.take_over(node, &mut driver_state.handed_over);
         }
-        drop(state);
+        drop(driver_state);
         let mut ended = Vec::new();
         for (node, bytes) in connections.out.parts() {
             let connection = connections.each.get_mut(node).and_then(Option::as_mut);
@@ -396,26 +321,29 @@ impl Executor {
                 ended.push((node, sent));
             }
         }
-        state = self.state();
+        driver_state = self.driver_state();
         for (node, sent) in ended {
-            state.core.input(node, Input::Sent(sent), clock::instant());
+            driver_state
+                .core
+                .input(node, Input::Sent(sent), clock::instant());
         }
-        state
+        driver_state
     }
 
     /// Reads from a node's connection, without the state.
     fn recv<'a>(
         &'a self,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         node: usize,
         until: Instant,
         now: Instant,
     ) -> (MutexGuard<'a, DriverState>, Instant) {
-        connections.take_over(node, &mut state.handed_over);
+        connections.take_over(node, &mut driver_state.handed_over);
         let lanes = self.lanes.as_ref();
-        let idle = lanes.and_then(|lanes| Some((lanes, state.core.known_server(node).idle(now)?)));
-        drop(state);
+        let idle =
+            lanes.and_then(|lanes| Some((lanes, driver_state.core.known_server(node).idle(now)?)));
+        drop(driver_state);
         let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
             Some(connection) => connection.recv(&mut connections.buffer, until, now),
             None => Err(missing_connection()),
@@ -424,44 +352,37 @@ impl Executor {
         let idle = idle.filter(|_| received.as_ref().is_ok_and(|bytes| !bytes.is_empty()));
         let known = idle
             .and_then(|(lanes, run_id)| lanes.known_server(node, Connected::Server(Some(&run_id))));
-        let mut state = self.state();
+        let mut driver_state = self.driver_state();
         if let Some(known) = known {
-            state.core.learn(node, known);
+            driver_state.core.learn(node, known);
         }
-        state.core.input(node, Input::Received(received), now);
-        if state.core.redirected.is_empty() {
-            return (state, now);
+        driver_state
+            .core
+            .input(node, Input::Received(received), now);
+        if driver_state.core.redirected.is_empty() {
+            return (driver_state, now);
         }
-        let redirected = std::mem::take(&mut state.core.redirected);
+        let redirected = std::mem::take(&mut driver_state.core.redirected);
         // Not with the state: the last of the nodes may end here.
-        drop(state);
+        drop(driver_state);
         if let Some(lanes) = &self.lanes {
             lanes.send_on(&self.places, redirected);
         }
-        (self.state(), clock::instant())
+        (self.driver_state(), clock::instant())
     }
 
     /// Makes the workers of nodes that are away connect them at once. Returns how many tries have ended so far.
     pub(crate) fn connect_now(&self) -> Vec<u64> {
-        let mut state = self.state();
-        let tries = state.core.connect_now();
-        self.announce(&mut state);
+        let mut driver_state = self.driver_state();
+        let tries = driver_state.core.connect_now();
+        self.announce(&mut driver_state);
         tries
     }
 
     /// Whether a node is connected to another server than this one.
     pub(crate) fn leads_elsewhere(&self, node: usize, server: &Endpoint) -> bool {
         let server = text::address(&ConnectionAddr::Tcp(server.0.clone(), server.1));
-        self.state().core.leads_elsewhere(node, &server)
-    }
-
-    /// Logs in another thread, so that a slow logger does not hold up this one.
-    fn log_in_thread(self: &Arc<Executor>, state: &DriverState) {
-        if !state.core.events.is_empty() && !state.is_logging {
-            let executor = self.clone();
-            // If no thread starts, the next operation logs the events.
-            let _ = start_thread("redlock-log", move || executor.log());
-        }
+        self.driver_state().core.leads_elsewhere(node, &server)
     }
 }
 

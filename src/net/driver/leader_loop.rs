@@ -23,58 +23,58 @@ impl<'a> LeaderLoop<'a> {
     /// do.
     pub(super) fn run(
         &mut self,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         mut now: Instant,
         mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
     ) -> MutexGuard<'a, DriverState> {
         let (executor, Some(leader)) = (self.executor, &mut self.leader) else {
-            return state;
+            return driver_state;
         };
         let mut ended = done(&mut leader.answers);
         let mut confirmer_tried = false;
         loop {
-            let next = state.core.next(ThreadRole::Leader, now);
-            if !state.core.answers.is_empty() {
-                take_all(&mut leader.answers, &mut state.core.answers);
+            let next = driver_state.core.next(ThreadRole::Leader, now);
+            if !driver_state.core.answers.is_empty() {
+                take_all(&mut leader.answers, &mut driver_state.core.answers);
                 ended |= done(&mut leader.answers);
             }
-            executor.announce(&mut state);
+            executor.announce(&mut driver_state);
             let can_end = match next {
-                ThreadStep::Finished => return state,
+                ThreadStep::Finished => return driver_state,
                 // The thread could not be started, or has ended at once. The next operation starts another one.
                 ThreadStep::StartConfirmer if confirmer_tried => {
-                    state.core.deserted(ThreadRole::Confirmer, now);
-                    return state;
+                    driver_state.core.deserted(ThreadRole::Confirmer, now);
+                    return driver_state;
                 }
-                ThreadStep::Send { .. } => state.core.longest_waiting().is_some(),
+                ThreadStep::Send { .. } => driver_state.core.longest_waiting().is_some(),
                 ThreadStep::Recv { until, .. } | ThreadStep::Wait { until } => until > now,
                 _ => false,
             };
             if ended && can_end {
-                return state;
+                return driver_state;
             }
             if !leader.answers.is_empty() {
-                drop(state);
+                drop(driver_state);
                 leader.deliver();
-                state = executor.state();
+                driver_state = executor.driver_state();
                 if let ThreadStep::Wait { .. } = next {
                     // Something may have been submitted meanwhile.
                     now = clock::instant();
                     continue;
                 }
             }
-            (state, now) = match next {
+            (driver_state, now) = match next {
                 ThreadStep::StartConfirmer => {
                     confirmer_tried = true;
-                    let start_confirmer = state.start_confirmer;
-                    drop(state);
+                    let start_confirmer = driver_state.start_confirmer;
+                    drop(driver_state);
                     start_confirmer(executor);
-                    (executor.state(), clock::instant())
+                    (executor.driver_state(), clock::instant())
                 }
                 next => executor.carry_out(
                     ThreadRole::Leader,
                     &mut leader.connections,
-                    state,
+                    driver_state,
                     next,
                     now,
                 ),
@@ -82,27 +82,27 @@ impl<'a> LeaderLoop<'a> {
         }
     }
 
-    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest, if asleep.
-    pub(super) fn end(&mut self, mut state: MutexGuard<'a, DriverState>) {
+    /// Stops leading: the next thread that looks leads, or the one that has waited longest is woken to lead, if it sleeps.
+    pub(super) fn end(&mut self, mut driver_state: MutexGuard<'a, DriverState>) {
         let Some(mut leader) = self.leader.take() else {
             return;
         };
         let is_group = !leader.answers.is_empty();
-        if is_group && next_is_awake(&state) {
-            // Delivered before the threads find the lead vacant, and look in vain.
-            drop(state);
+        if is_group && next_is_awake(&driver_state) {
+            // Delivered before the threads find that none leads, and look in vain.
+            drop(driver_state);
             leader.deliver();
-            state = self.executor.state();
+            driver_state = self.executor.driver_state();
         }
-        let stale = race(Race::StaleAwake).then(|| next_is_awake(&state));
+        let stale = race(Race::StaleAwake).then(|| next_is_awake(&driver_state));
         if stale.is_some() {
-            drop(state);
-            state = self.executor.state();
+            drop(driver_state);
+            driver_state = self.executor.driver_state();
         }
         // Together with answers that have become certain meanwhile.
-        take_all(&mut leader.answers, &mut state.core.answers);
+        take_all(&mut leader.answers, &mut driver_state.core.answers);
         let mut answers = Vec::new();
-        // An empty buffer stays with the lead, to be used again.
+        // The next leader uses an empty buffer again.
         if !leader.answers.is_empty() {
             take_all(&mut answers, &mut leader.answers);
         }
@@ -110,16 +110,16 @@ impl<'a> LeaderLoop<'a> {
             None => !next.is_awake() && !race(Race::NoHandOver),
             Some(awake) => !awake,
         };
-        let next = match state.core.longest_waiting() {
+        let next = match driver_state.core.longest_waiting() {
             Some(Submitter::Caller(next)) if is_asleep(next) => Some((next.clone(), leader)),
             _ => {
-                state.after_group |= is_group;
-                self.executor.leave_lead(&mut state, leader);
+                driver_state.after_group |= is_group;
+                self.executor.leave_lead(&mut driver_state, leader);
                 None
             }
         };
-        let logs = !state.core.events.is_empty();
-        drop(state);
+        let logs = !driver_state.core.events.is_empty();
+        drop(driver_state);
         if let Some((next, leader)) = next {
             next.make_leader(leader);
         }
@@ -133,26 +133,28 @@ impl<'a> LeaderLoop<'a> {
 }
 
 impl Drop for LeaderLoop<'_> {
-    /// Ends the lead after a panic, which only a bug can cause.
+    /// Stops leading after a panic, which only a bug can cause.
     fn drop(&mut self) {
         if race(Race::PanicKeepsLead) {
             self.leader = None;
         }
         if let Some(leader) = &mut self.leader {
-            let mut state = self.executor.state();
-            drop(state.disconnect(leader));
+            let mut driver_state = self.executor.driver_state();
+            drop(driver_state.disconnect(leader));
             if !race(Race::PanicIsIgnored) {
-                state.core.deserted(ThreadRole::Leader, clock::instant());
+                driver_state
+                    .core
+                    .deserted(ThreadRole::Leader, clock::instant());
             }
-            leader.answers.append(&mut state.core.answers);
-            self.end(state);
+            leader.answers.append(&mut driver_state.core.answers);
+            self.end(driver_state);
         }
     }
 }
 
 /// Whether the thread that has waited longest is awake.
-fn next_is_awake(state: &DriverState) -> bool {
-    let next = state.core.longest_waiting();
+fn next_is_awake(driver_state: &DriverState) -> bool {
+    let next = driver_state.core.longest_waiting();
     matches!(next, Some(Submitter::Caller(next)) if next.is_awake())
 }
 

@@ -16,7 +16,6 @@
 //! - `renewal`: a kept lock, and what is reported of it
 //! - `timetable`: when kept locks are due
 //! - `renewal_threads`: the threads of kept locks
-//! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
 pub(crate) mod driver;
 pub(crate) mod executor;
@@ -29,7 +28,6 @@ pub(crate) mod races;
 mod release_confirmer;
 pub(crate) mod renewal;
 pub(crate) mod renewal_threads;
-pub(crate) mod shared;
 pub(crate) mod subscription;
 pub(crate) mod timetable;
 pub(crate) mod waiting_threads;

@@ -2,7 +2,7 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::protocol::node::debt::Redirected;
 use crate::protocol::node::known_server::{Connected, KnownServer};
 

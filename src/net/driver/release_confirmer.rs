@@ -32,9 +32,9 @@ impl Confirmer {
 
     fn run(mut self) {
         let nodes = self.executor.clone();
-        let mut state = nodes.state();
+        let mut driver_state = nodes.driver_state();
         while !self.ended {
-            state = self.step(&nodes, state, None);
+            driver_state = self.step(&nodes, driver_state, None);
         }
     }
 
@@ -42,40 +42,40 @@ impl Confirmer {
     pub(super) fn step<'a>(
         &mut self,
         executor: &'a Arc<Executor>,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         latest: Option<Instant>,
     ) -> MutexGuard<'a, DriverState> {
         let now = clock::instant();
-        match state.core.next(ThreadRole::Confirmer, now) {
-            ThreadStep::TryToLead => Confirmer::probe(executor, state, now),
+        match driver_state.core.next(ThreadRole::Confirmer, now) {
+            ThreadStep::TryToLead => Confirmer::probe(executor, driver_state, now),
             ThreadStep::Wait { until } => {
                 let until = latest.map_or(until, |latest| until.min(latest));
-                executor.wait(state, until)
+                executor.wait(driver_state, until)
             }
             _ => {
                 self.ended = true;
-                state
+                driver_state
             }
         }
     }
 
     fn probe<'a>(
         executor: &'a Arc<Executor>,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         now: Instant,
     ) -> MutexGuard<'a, DriverState> {
-        let Some(leader) = executor.take_lead(&mut state) else {
+        let Some(leader) = executor.take_lead(&mut driver_state) else {
             // The leader probes, too.
-            executor.submitted(&state);
-            return executor.wait(state, now + SOON);
+            executor.submitted(&driver_state);
+            return executor.wait(driver_state, now + SOON);
         };
         let mut lead = LeaderLoop {
             executor,
             leader: Some(leader),
         };
-        let state = lead.run(state, now, |_| true);
-        lead.end(state);
-        executor.state()
+        let driver_state = lead.run(driver_state, now, |_| true);
+        lead.end(driver_state);
+        executor.driver_state()
     }
 }
 
@@ -83,8 +83,10 @@ impl Drop for Confirmer {
     /// If the confirmer could not be started, or has panicked, which only a bug can cause, another one may be started.
     fn drop(&mut self) {
         if !self.ended {
-            let mut state = self.executor.state();
-            state.core.deserted(ThreadRole::Confirmer, clock::instant());
+            let mut driver_state = self.executor.driver_state();
+            driver_state
+                .core
+                .deserted(ThreadRole::Confirmer, clock::instant());
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Renewal {
     warnings: Mutex<Vec<Warning>>,
     /// Whether the thread that calls these in time could not be started.
     pub(super) is_unwatched: AtomicBool,
-    /// When it is renewed next, if the thread that renews it looks at it before that.
+    /// The time of the next renewal, if the thread that renews the lock looks at it before then.
     pub(super) next_renewal: Mutex<Option<Instant>>,
     pub(super) observer: Observer,
     /// The result that the observer has not been notified of.
@@ -91,7 +91,7 @@ impl Renewal {
         }
     }
 
-    /// The next step of the thread that renews it, and that may look at it before that is due.
+    /// The next step of the thread that renews the lock, which may look at it before a renewal is due.
     pub(super) fn due(&self, now: Point) -> Due {
         let next = *lock(&self.next_renewal);
         lock(&self.lease).due(next, now)

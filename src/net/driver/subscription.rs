@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::errors::cause::{Cause, Limit};
 use crate::errors::server_error::Meaning;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::socket::conversation::Conversation;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::values::clock;
@@ -30,9 +30,9 @@ impl Subscription {
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
-        let (connection, handshake) = place.open(timeout, Purpose::Messages)?;
+        let (connection, properties) = place.open(timeout, SetUpFor::Messages)?;
         let (opened, late) = (
-            (connection, handshake.secret),
+            (connection, properties.secret),
             Cause::NotConnected(timeout, timeout),
         );
         let mut conversation = Conversation::new(opened, until, late);

@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::errors::cause::Cause;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::plain::Plain;
+use crate::net::socket::plain::PlainSocket;
 
 pub(crate) fn supported() -> Result<(), String> {
     Err(crate::errors::text::NO_TLS.into())
@@ -58,7 +58,7 @@ impl TlsSocket {
         match *self {}
     }
 
-    pub(crate) fn plain(&self) -> &Plain {
+    pub(crate) fn plain(&self) -> &PlainSocket {
         match *self {}
     }
 

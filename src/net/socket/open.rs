@@ -11,14 +11,14 @@ use crate::errors::cause::Cause;
 use crate::net::socket::connection::Connection;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::peer::{Peer, Sharing};
-use crate::net::socket::plain::{self, Plain};
-use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
+use crate::net::socket::plain::{self, PlainSocket};
+use crate::net::socket::set_up::{SPEAKS_TLS, SetUp, SetUpFor, SetUpReplies};
 use crate::net::socket::tls::TlsSocket;
 use crate::protocol::commands::dialect::{self, Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{self, LATER};
 use crate::protocol::node::clock_watch::ClockReading;
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::Witness;
 use crate::protocol::node::witness_look::{self, Judged, WitnessLook};
 use crate::settings::credentials::Credentials;
@@ -27,7 +27,8 @@ use crate::values::clock;
 /// Called when only the server is left to wait for.
 pub(crate) type Begins<'a> = dyn Fn() -> Result<(), Cause> + 'a;
 /// Called with the connection, and the time by which all must be done.
-pub(crate) type Then<'a, T> = dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause> + 'a;
+pub(crate) type Then<'a, T> =
+    dyn FnMut((Connection, ServerProperties), Instant) -> Result<T, Cause> + 'a;
 
 /// How an alert of TLS begins, as text.
 const TLS_ALERT: &str = "\"\\u{15}\\u{3}";
@@ -38,8 +39,8 @@ impl Connection {
     pub(crate) fn open(
         info: &Peer,
         timeout: Duration,
-        purpose: Purpose<'_>,
-    ) -> Result<(Connection, Handshake), Cause> {
+        purpose: SetUpFor<'_>,
+    ) -> Result<(Connection, ServerProperties), Cause> {
         let then = &mut |opened, _| Ok(opened);
         Connection::open_and(info, timeout, purpose, (&|| Ok(()), then))
     }
@@ -51,7 +52,7 @@ impl Connection {
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
-        purpose: Purpose<'_>,
+        purpose: SetUpFor<'_>,
         (begins, then): (&Begins<'_>, &mut Then<'_, T>),
     ) -> Result<T, Cause> {
         let until = clock::instant() + timeout;
@@ -67,16 +68,16 @@ impl Connection {
         };
         if let [address] = &addresses[..] {
             let purpose = match purpose {
-                Purpose::Looks => Purpose::Questions,
+                SetUpFor::Looks => SetUpFor::Questions,
                 other => other,
             };
             return open(address, purpose, (until, timeout));
         }
-        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
+        let locks = matches!(purpose, SetUpFor::Locks | SetUpFor::GuardedLocks { .. });
         let failures = info.failures();
         let sharing = match purpose {
             // A server of a directory is silent only if all its addresses were tried.
-            Purpose::Questions => Sharing::Equal,
+            SetUpFor::Questions => Sharing::Equal,
             _ => Sharing::after(failures, addresses.len()),
         };
         let tries = addresses.into_iter().map(|address| (address, purpose));
@@ -94,15 +95,15 @@ impl Connection {
             match open(&address, purpose, (now + share, share)) {
                 Ok(done) => return Ok(done),
                 // Tried again after all others, if none of them is a master.
-                Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
-                    tries.push_back((address, Purpose::Questions));
+                Err(cause) if purpose == SetUpFor::Looks && cause.is_replica() => {
+                    tries.push_back((address, SetUpFor::Questions));
                 }
                 // Another one's grants would not exclude its own.
                 Err(cause) if locks && is_master.get() && cause.is_refusal() => return Err(cause),
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
-        if purpose != Purpose::Questions {
+        if purpose != SetUpFor::Questions {
             info.failed_after(failures);
         }
         Err(Cause::of_addresses(failed))
@@ -113,8 +114,8 @@ impl Connection {
         info: &Peer,
         (address, login): (Option<&SocketAddr>, Option<&Credentials>),
         time: (Instant, Duration),
-    ) -> Result<(Connection, Handshake), Cause> {
-        let purpose = Purpose::Questions;
+    ) -> Result<(Connection, ServerProperties), Cause> {
+        let purpose = SetUpFor::Questions;
         Connection::open_at(info, address, login, (purpose, time), &Cell::new(false))
     }
 
@@ -122,9 +123,9 @@ impl Connection {
         info: &Peer,
         address: Option<&SocketAddr>,
         login: Option<&Credentials>,
-        (purpose, (until, timeout)): (Purpose<'_>, (Instant, Duration)),
+        (purpose, (until, timeout)): (SetUpFor<'_>, (Instant, Duration)),
         is_master: &Cell<bool>,
-    ) -> Result<(Connection, Handshake), Cause> {
+    ) -> Result<(Connection, ServerProperties), Cause> {
         let time = (until, timeout);
         let (connection, by_record) = match info.addr() {
             ConnectionAddr::TcpTls { .. } => (
@@ -132,15 +133,15 @@ impl Connection {
                 true,
             ),
             _ => (
-                Connection::Plain(Plain::connect(info, address, time)?),
+                Connection::PlainSocket(PlainSocket::connect(info, address, time)?),
                 false,
             ),
         };
         let late = Cause::NotConnected(timeout, timeout);
         let opened = (connection, info.secret(login));
         let mut conversation = Conversation::new(opened, until, late);
-        let handshake = conversation.set_up(info, login, purpose, is_master);
-        let handshake = handshake.map_err(|cause| match cause {
+        let properties = conversation.set_up(info, login, purpose, is_master);
+        let properties = properties.map_err(|cause| match cause {
             Cause::Garbage(mut text) => {
                 if text.starts_with(TLS_ALERT) {
                     text.push_str(SPEAKS_TLS);
@@ -149,11 +150,11 @@ impl Connection {
             }
             cause => cause,
         })?;
-        let handshake = Handshake {
+        let properties = ServerProperties {
             by_record,
-            ..handshake
+            ..properties
         };
-        Ok((conversation.connection, handshake))
+        Ok((conversation.connection, properties))
     }
 }
 
@@ -162,19 +163,19 @@ impl Conversation {
         &mut self,
         info: &Peer,
         login: Option<&Credentials>,
-        purpose: Purpose<'_>,
+        purpose: SetUpFor<'_>,
         is_master: &Cell<bool>,
-    ) -> Result<Handshake, Cause> {
+    ) -> Result<ServerProperties, Cause> {
         let set_up = SetUp::new(info.redis_settings(), login, (purpose, info.asks_for_id()));
         let began = clock::instant();
         // A full server reports that and hangs up, perhaps before all of this is written.
         let sent = self.send(&set_up.packed());
-        let handshake = Handshake {
+        let properties = ServerProperties {
             secret: self.reader.secret().clone(),
-            ..Handshake::default()
+            ..ServerProperties::default()
         };
         let address = self.connection.socket().peer();
-        let mut replies = SetUpReplies::new(&set_up, info, address, handshake, is_master);
+        let mut replies = SetUpReplies::new(&set_up, info, address, properties, is_master);
         while !replies.are_all() {
             match self.reply() {
                 Ok(reply) => replies.next(reply)?,
@@ -197,16 +198,16 @@ impl Conversation {
                 return Err(refused);
             }
         }
-        let (dialect, mut handshake, look) = replies.end();
-        handshake.dialect = dialect.or_else(|refused| self.without_scripts(&refused))?;
-        if handshake.dialect.scripts == Scripts::OnlyByHash {
+        let (dialect, mut properties, look) = replies.end();
+        properties.dialect = dialect.or_else(|refused| self.without_scripts(&refused))?;
+        if properties.dialect.scripts == Scripts::OnlyByHash {
             // Otherwise each is loaded with its first call, which has its text.
             let mut bytes = Vec::new();
             scripts::load(&LATER, &mut bytes);
             let replies = self.ask(&bytes, LATER.len())?;
             scripts::are_loaded(&LATER, &replies)?;
         }
-        self.guarded((handshake, look, began), purpose)
+        self.guarded((properties, look, began), purpose)
     }
 
     /// Only a server that runs no scripts is asked for the commands that replace them: each of these questions is
@@ -216,19 +217,19 @@ impl Conversation {
         Dialect::without_scripts(refused, &replies)
     }
 
-    /// Adds to the handshake, with the restart guard, what a new connection's server shows.
+    /// With the restart guard, adds the witness of a new connection's server to its properties.
     fn guarded(
         &mut self,
-        (handshake, mut look, sent): (Handshake, Vec<Reply>, Instant),
-        purpose: Purpose<'_>,
-    ) -> Result<Handshake, Cause> {
-        let Purpose::GuardedLocks {
+        (properties, mut look, sent): (ServerProperties, Vec<Reply>, Instant),
+        purpose: SetUpFor<'_>,
+    ) -> Result<ServerProperties, Cause> {
+        let SetUpFor::GuardedLocks {
             witness,
             seasoned,
             needed,
         } = purpose
         else {
-            return Ok(handshake);
+            return Ok(properties);
         };
         let received = clock::instant();
         let time_of_day = look.pop().and_then(|reply| reply.time_of_day());
@@ -240,16 +241,16 @@ impl Conversation {
         let found = match witness {
             Some(key) => {
                 let judged =
-                    WitnessLook::of(look, &handshake.secret).map(|look| look.judge(seasoned));
+                    WitnessLook::of(look, &properties.secret).map(|look| look.judge(seasoned));
                 judged.and_then(|judged| match judged {
                     Judged::Fits(witness, uptime) => Ok((witness, uptime)),
                     Judged::LookAgain(first) => self.look_again(key, &first),
                 })
             }
-            None => WitnessLook::calm(look, &handshake.secret),
+            None => WitnessLook::calm(look, &properties.secret),
         };
         let found = found.map(|(witness, uptime)| (Witness { clock, ..witness }, uptime));
-        handshake.with_witness(found, needed, clock::instant())
+        properties.with_witness(found, needed, clock::instant())
     }
 
     /// The witness of a new connection's server, for the locks that it has granted, and how long it has been up. Sets the

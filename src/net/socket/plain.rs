@@ -35,20 +35,20 @@ const AT_ONCE: Option<i32> = Some(0x40 | 0x4000);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const AT_ONCE: Option<i32> = None;
 
-pub(crate) struct Plain {
+pub(crate) struct PlainSocket {
     /// A Unix socket too: the system calls are the same.
     stream: TcpStream,
     read_timeout: Duration,
     write_timeout: Duration,
 }
 
-impl Plain {
+impl PlainSocket {
     /// Connects to one of the [addresses]. `timeout`: the whole time that ends at `until`.
     pub(crate) fn connect(
         info: &ConnectionInfo,
         address: Option<&SocketAddr>,
         (until, timeout): (Instant, Duration),
-    ) -> Result<Plain, Cause> {
+    ) -> Result<PlainSocket, Cause> {
         let stream = match (info.addr(), address) {
             (_, Some(address)) => {
                 let stream = connect_tcp(address, until, timeout)?;
@@ -66,7 +66,7 @@ impl Plain {
                 .map_err(|error| Cause::Connect(error.to_string()))?,
             (other, None) => return Err(Cause::Connect(format!("{other} is not supported"))),
         };
-        Ok(Plain {
+        Ok(PlainSocket {
             stream,
             read_timeout: Duration::ZERO,
             write_timeout: Duration::ZERO,

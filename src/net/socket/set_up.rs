@@ -17,7 +17,7 @@ use crate::protocol::commands::dialect::Dialect;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::is_replica;
 use crate::protocol::node::witness_look::{self, IDENTITY_PARTS};
 use crate::settings::credentials::Credentials;
@@ -25,7 +25,7 @@ use crate::values::clock;
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose<'a> {
+pub(crate) enum SetUpFor<'a> {
     Locks,
     /// Locks with the restart guard: a witness with this key, of this age, needs no second look. `None`: the server has
     /// no place for one. `needed`: without the guard there are no locks.
@@ -42,13 +42,13 @@ pub(crate) enum Purpose<'a> {
     Questions,
 }
 
-impl Purpose<'_> {
+impl SetUpFor<'_> {
     /// This purpose at a server that has no place for a witness.
     pub(crate) fn without_witness(self) -> Self {
         match self {
-            Purpose::GuardedLocks {
+            SetUpFor::GuardedLocks {
                 seasoned, needed, ..
-            } => Purpose::GuardedLocks {
+            } => SetUpFor::GuardedLocks {
                 witness: None,
                 seasoned,
                 needed,
@@ -80,7 +80,7 @@ impl SetUp {
     pub(super) fn new(
         settings: &RedisConnectionInfo,
         login: Option<&Credentials>,
-        (purpose, asks_for_id): (Purpose<'_>, bool),
+        (purpose, asks_for_id): (SetUpFor<'_>, bool),
     ) -> SetUp {
         let mut commands = Vec::new();
         if let Some(Credentials { user, password }) = login {
@@ -103,7 +103,7 @@ impl SetUp {
         let first = commands.len() + 1;
         commands.extend(look(purpose));
         let look = first..commands.len() + 1;
-        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
+        let locks = matches!(purpose, SetUpFor::Locks | SetUpFor::GuardedLocks { .. });
         if locks {
             for script in SCRIPTS {
                 let mut load = redis::cmd("SCRIPT");
@@ -121,7 +121,7 @@ impl SetUp {
             commands,
             needed,
             hello,
-            for_locks: purpose != Purpose::Questions,
+            for_locks: purpose != SetUpFor::Questions,
             before_trials,
             look,
         }
@@ -138,14 +138,14 @@ impl SetUp {
 }
 
 /// The commands that show what a server is.
-fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
+fn look(purpose: SetUpFor<'_>) -> Vec<Cmd> {
     let (key, parts) = match purpose {
-        Purpose::GuardedLocks {
+        SetUpFor::GuardedLocks {
             witness: Some(key), ..
         } => (key, usize::MAX),
-        Purpose::GuardedLocks { witness: None, .. } => (&b""[..], IDENTITY_PARTS),
-        Purpose::Locks | Purpose::Looks => (&b""[..], 2),
-        Purpose::Messages | Purpose::Questions => (&b""[..], 0),
+        SetUpFor::GuardedLocks { witness: None, .. } => (&b""[..], IDENTITY_PARTS),
+        SetUpFor::Locks | SetUpFor::Looks => (&b""[..], 2),
+        SetUpFor::Messages | SetUpFor::Questions => (&b""[..], 0),
     };
     let look = witness_look::look(key).into_iter().take(parts);
     let look = look.map(|[name, argument]| {
@@ -153,7 +153,7 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
         command.arg(name).arg(argument);
         command
     });
-    let guarded = matches!(purpose, Purpose::GuardedLocks { .. });
+    let guarded = matches!(purpose, SetUpFor::GuardedLocks { .. });
     let clock = guarded.then(|| Cmd::new().arg(witness_look::CLOCK).clone());
     look.chain(clock).collect()
 }
@@ -164,7 +164,7 @@ pub(super) struct SetUpReplies<'a> {
     peer: &'a Peer,
     /// The address that the connection leads to.
     address: Option<SocketAddr>,
-    handshake: Handshake,
+    properties: ServerProperties,
     answered: usize,
     /// The number of scripts that were loaded.
     loaded: usize,
@@ -184,14 +184,14 @@ impl<'a> SetUpReplies<'a> {
         set_up: &'a SetUp,
         peer: &'a Peer,
         address: Option<SocketAddr>,
-        handshake: Handshake,
+        properties: ServerProperties,
         is_master: &'a Cell<bool>,
     ) -> SetUpReplies<'a> {
         SetUpReplies {
             set_up,
             peer,
             address,
-            handshake,
+            properties,
             answered: 0,
             loaded: 0,
             look: Vec::new(),
@@ -212,7 +212,7 @@ impl<'a> SetUpReplies<'a> {
         // The ID of the server is asked for in between.
         let is_id = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
         match reply {
-            id if is_id => self.handshake.server.id = self.peer.recognize(&id)?,
+            id if is_id => self.properties.server.id = self.peer.recognize(&id)?,
             Reply::Error(text) => {
                 let cause = self.peer.refused(&text);
                 // If INFO is merely not answered now, the run id can be had later.
@@ -254,8 +254,8 @@ impl<'a> SetUpReplies<'a> {
                     Reply::Bulk(text) => &text[..],
                     _ => b"",
                 };
-                let info = ServerInfo::new(text, &self.handshake.secret);
-                self.handshake.read_info(&info, clock::instant());
+                let info = ServerInfo::new(text, &self.properties.secret);
+                self.properties.read_info(&info, clock::instant());
                 self.look(server);
             }
             other => self.look(other),
@@ -298,12 +298,12 @@ impl<'a> SetUpReplies<'a> {
     }
 
     /// How the server takes commands, or why it runs no scripts; what it has reported; the replies to the first look.
-    pub(super) fn end(self) -> (Result<Dialect, String>, Handshake, Vec<Reply>) {
+    pub(super) fn end(self) -> (Result<Dialect, String>, ServerProperties, Vec<Reply>) {
         let has_trials = self.set_up.before_trials < self.set_up.commands.len();
         let dialect = match has_trials {
             true => Dialect::with_scripts(self.loaded == SCRIPTS.len(), self.trials),
             false => Ok(Dialect::default()),
         };
-        (dialect, self.handshake, self.look)
+        (dialect, self.properties, self.look)
     }
 }

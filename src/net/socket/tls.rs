@@ -12,7 +12,7 @@ use rustls::ClientConnection;
 
 use crate::errors::cause::Cause;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::plain::{Plain, SHORTEST};
+use crate::net::socket::plain::{PlainSocket, SHORTEST};
 use crate::net::socket::trust::cause;
 use crate::values::clock;
 
@@ -20,7 +20,7 @@ use crate::values::clock;
 const BUFFER: usize = 16 * 1024;
 
 pub(crate) struct TlsSocket {
-    plain: Plain,
+    plain: PlainSocket,
     session: Box<ClientConnection>,
     /// Records to be written.
     out: Vec<u8>,
@@ -42,7 +42,7 @@ impl TlsSocket {
         let session = guarded(|| ClientConnection::new(access.config, access.name))?
             .map_err(|error| Cause::Tls(error.to_string()))?;
         let mut tls = TlsSocket {
-            plain: Plain::connect(peer, address, (until, timeout))?,
+            plain: PlainSocket::connect(peer, address, (until, timeout))?,
             session: Box::new(session),
             out: Vec::new(),
             raw: vec![0; BUFFER],
@@ -161,7 +161,7 @@ impl TlsSocket {
         taken.1.map(drop).map_err(|error| cause(&error, handshakes))
     }
 
-    pub(crate) fn plain(&self) -> &Plain {
+    pub(crate) fn plain(&self) -> &PlainSocket {
         &self.plain
     }
 

@@ -17,7 +17,7 @@ pub(super) const EVICTED: &str = "evicted_keys";
 pub(crate) struct Facts {
     pub(crate) address: String,
     /// The node's report, or why it cannot be asked.
-    pub(crate) said: Result<NodeReport, Cause>,
+    pub(crate) node_report: Result<NodeReport, Cause>,
     /// Whether a password is sent to the node unencrypted.
     pub(crate) plain_password: bool,
     /// Whether the node is reached over TLS without a check of its certificate.
@@ -53,7 +53,7 @@ pub(crate) struct Needs {
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodeReport {
-    pub(crate) place: Location,
+    pub(crate) location: Location,
     /// The reply to INFO, or why there is none.
     pub(crate) info: Result<ServerInfo, Cause>,
     /// How the server syncs its append-only file (`appendfsync`), or why that could not be read.
@@ -124,7 +124,11 @@ impl Facts {
 
     /// How long the restart guard still keeps its server from voting.
     pub(super) fn votes_in(&self, uptime: Duration, rules: Rules<'_>) -> Duration {
-        let look = self.said.as_ref().ok().and_then(|said| said.look.as_ref());
+        let look = self
+            .node_report
+            .as_ref()
+            .ok()
+            .and_then(|node_report| node_report.look.as_ref());
         match (self.guard(rules), look) {
             (Some(guard), Some(look)) => look.left(guard),
             _ => self.votes_by_uptime(uptime, rules),
@@ -133,13 +137,13 @@ impl Facts {
 
     /// Whether the node cannot take part in a majority, for any reason.
     pub(super) fn gives_no_votes(&self, rules: Rules<'_>) -> bool {
-        let Ok(said) = &self.said else {
+        let Ok(node_report) = &self.node_report else {
             return true;
         };
-        if rules.guard.is_some() && said.witness.is_some() {
+        if rules.guard.is_some() && node_report.witness.is_some() {
             return true;
         }
-        let kept = match &said.info {
+        let kept = match &node_report.info {
             Ok(info) => {
                 let uptime = info.uptime().unwrap_or_default();
                 let unseen = rules.guard.is_some() && info.number(EVICTED).is_none();
@@ -147,8 +151,9 @@ impl Facts {
             }
             Err(_) => rules.guard.is_some(),
         };
-        let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
-        let refuses = match &said.probe {
+        let slow =
+            median(&node_report.round_trips).is_some_and(|median| median > rules.node_timeout);
+        let refuses = match &node_report.probe {
             TrialLock::Refused(_, cause) => !cause.concerns_name(),
             TrialLock::Gone(_) => true,
             TrialLock::Passed | TrialLock::Held => false,
@@ -159,16 +164,16 @@ impl Facts {
     /// Whether nothing shows that the server is a master.
     pub(super) fn has_no_role(&self) -> bool {
         let info = self
-            .said
+            .node_report
             .as_ref()
             .ok()
-            .and_then(|said| said.info.as_ref().ok());
+            .and_then(|node_report| node_report.info.as_ref().ok());
         info.is_some_and(|info| info.role().is_none())
     }
 
     /// The node's role, if locks must not be taken from it.
     pub(super) fn role_elsewhere(&self) -> Option<&str> {
-        let info = self.said.as_ref().ok()?.info.as_ref().ok()?;
+        let info = self.node_report.as_ref().ok()?.info.as_ref().ok()?;
         let fits = |role: &&str| *role == "master" || self.in_cluster && *role == "cluster";
         info.role().filter(|role| !fits(role))
     }

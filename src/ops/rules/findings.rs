@@ -43,14 +43,14 @@ impl<'a> Findings<'a> {
     }
 
     /// The reports of the nodes that could be asked.
-    pub(super) fn said(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
+    pub(super) fn node_report(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
         let nodes = self.nodes.iter().enumerate();
-        nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().ok()?)))
+        nodes.filter_map(|(node, facts)| Some((node, facts.node_report.as_ref().ok()?)))
     }
 
     pub(super) fn infos(&self) -> impl Iterator<Item = (usize, &'a ServerInfo)> + use<'a> {
-        self.said()
-            .filter_map(|(node, said)| Some((node, said.info.as_ref().ok()?)))
+        self.node_report()
+            .filter_map(|(node, node_report)| Some((node, node_report.info.as_ref().ok()?)))
     }
 
     pub(super) fn is_guarded(&self, node: usize) -> bool {

@@ -33,18 +33,22 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
         for (severity, code, text) in &facts.remarks {
             findings.add(*severity, node, *code, text.clone());
         }
-        if let Ok(said) = &facts.said {
-            findings.latency(node, said);
-            findings.plain_text(node, facts.plain_password, said);
-            if let Some(refused) = &said.beside {
+        if let Ok(node_report) = &facts.node_report {
+            findings.latency(node, node_report);
+            findings.plain_text(node, facts.plain_password, node_report);
+            if let Some(refused) = &node_report.beside {
                 findings.keys_beside(node, refused);
             }
-            if let Some(refused) = said.witness.as_ref().filter(|_| rules.guard.is_some()) {
+            if let Some(refused) = node_report
+                .witness
+                .as_ref()
+                .filter(|_| rules.guard.is_some())
+            {
                 findings.witness(node, refused);
             }
-            findings.default_guard(node, said);
-            match &said.info {
-                Ok(info) => findings.info(node, info, said),
+            findings.default_guard(node, node_report);
+            match &node_report.info {
+                Ok(info) => findings.info(node, info, node_report),
                 Err(refused) => findings.no_info(node, refused),
             }
         }
@@ -56,7 +60,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
 impl Findings<'_> {
     fn reach(&mut self) {
         for (node, facts) in self.nodes.iter().enumerate() {
-            let Err(cause) = &facts.said else {
+            let Err(cause) = &facts.node_report else {
                 continue;
             };
             let (code, what) = advice(cause);
@@ -101,8 +105,8 @@ impl Findings<'_> {
             _ => {}
         }
         let places: Vec<(usize, Location)> = self
-            .said()
-            .map(|(node, said)| (node, said.place))
+            .node_report()
+            .map(|(node, node_report)| (node, node_report.location))
             .filter(|(_, place)| *place != Location::Unknown)
             .collect();
         let here = |(_, place): &(usize, Location)| *place == Location::ThisMachine;
@@ -123,13 +127,16 @@ impl Findings<'_> {
     }
 
     fn clocks(&mut self) {
-        let mut offsets: Vec<i64> = self.said().filter_map(|(_, said)| said.clock).collect();
+        let mut offsets: Vec<i64> = self
+            .node_report()
+            .filter_map(|(_, node_report)| node_report.clock)
+            .collect();
         offsets.sort_unstable();
         let middle = |at: usize| offsets.get(at).copied().unwrap_or(0);
         let (low, high) = (offsets.len().saturating_sub(1) / 2, offsets.len() / 2);
         let median = middle(low).midpoint(middle(high));
-        for (node, said) in self.said() {
-            let Some(offset) = said.clock.map(|clock| clock.saturating_sub(median)) else {
+        for (node, node_report) in self.node_report() {
+            let Some(offset) = node_report.clock.map(|clock| clock.saturating_sub(median)) else {
                 continue;
             };
             if offset.saturating_abs() > CLOCK {

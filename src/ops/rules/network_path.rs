@@ -9,9 +9,9 @@ use crate::ops::rules::finding::Severity;
 use crate::ops::rules::findings::Findings;
 
 impl Findings<'_> {
-    pub(super) fn latency(&mut self, node: usize, said: &NodeReport) {
+    pub(super) fn latency(&mut self, node: usize, node_report: &NodeReport) {
         let limit = self.rules.node_timeout;
-        let trips = &said.round_trips;
+        let trips = &node_report.round_trips;
         let (Some(median), Some(longest)) = (median(trips), trips.iter().max()) else {
             return;
         };
@@ -34,8 +34,8 @@ impl Findings<'_> {
         }
     }
 
-    pub(super) fn plain_text(&mut self, node: usize, password: bool, said: &NodeReport) {
-        if let Location::Ip(ip) = said.place
+    pub(super) fn plain_text(&mut self, node: usize, password: bool, node_report: &NodeReport) {
+        if let Location::Ip(ip) = node_report.location
             && password
             && is_public(ip)
         {

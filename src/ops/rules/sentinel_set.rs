@@ -23,8 +23,14 @@ pub(crate) fn remarks(
     needs: Needs,
 ) -> Vec<Remark> {
     let mut found = agreement(sentinels);
-    let answered = sentinels.iter().filter_map(|(_, said)| said.as_ref().ok());
-    let all = |name| answered.clone().filter_map(move |said| number(said, name));
+    let answered = sentinels
+        .iter()
+        .filter_map(|(_, description)| description.as_ref().ok());
+    let all = |name| {
+        answered
+            .clone()
+            .filter_map(move |description| number(description, name))
+    };
     let down_after = all("down-after-milliseconds").min();
     let down_after = down_after.map(Duration::from_millis);
     let replicas = all("num-slaves").max();
@@ -45,16 +51,16 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
     let mut found = Vec::new();
     let mut add = |severity, text| found.push((severity, Code::Sentinel, text));
     let mut named: Option<(&str, String)> = None;
-    for (address, said) in sentinels {
-        let said = match said {
-            Ok(said) => said,
+    for (address, description) in sentinels {
+        let description = match description {
+            Ok(description) => description,
             Err(cause) => {
                 let text = format!("the sentinel {address}: {}", cause.without_advice());
                 add(Severity::Warning, text);
                 continue;
             }
         };
-        let Some(master) = master(said) else {
+        let Some(master) = master(description) else {
             let text = format!("the sentinel {address} does not know the master's name");
             add(Severity::Warning, text);
             continue;
@@ -70,8 +76,8 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
             Some(_) => {}
             None => named = Some((address, master)),
         }
-        let others = number(said, "num-other-sentinels").unwrap_or(0);
-        let quorum = number(said, "quorum").unwrap_or(1);
+        let others = number(description, "num-other-sentinels").unwrap_or(0);
+        let quorum = number(description, "quorum").unwrap_or(1);
         if quorum > others + 1 {
             let text = format!(
                 "the sentinel {address} knows {others} others, and the quorum is {quorum}: nothing fails over"
@@ -80,7 +86,7 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
         }
     }
     // Each that did not answer has a warning.
-    let any_answered = sentinels.iter().any(|(_, said)| said.is_ok());
+    let any_answered = sentinels.iter().any(|(_, description)| description.is_ok());
     if named.is_none() && any_answered {
         let text = "no sentinel names a master: nothing fails over";
         add(Severity::Warning, text.into());
@@ -134,7 +140,7 @@ mod tests {
     use super::*;
     use crate::errors::secret::Secret;
 
-    fn said(port: &str, others: &str) -> Result<Description, Cause> {
+    fn description(port: &str, others: &str) -> Result<Description, Cause> {
         let pairs = [
             ("ip", "h"),
             ("port", port),
@@ -147,10 +153,10 @@ mod tests {
             .into())
     }
 
-    fn with_two_replicas(said: Result<Description, Cause>) -> Result<Description, Cause> {
-        said.map(|mut said| {
-            said.insert("num-slaves".into(), "2".into());
-            said
+    fn with_two_replicas(description: Result<Description, Cause>) -> Result<Description, Cause> {
+        description.map(|mut description| {
+            description.insert("num-slaves".into(), "2".into());
+            description
         })
     }
 
@@ -175,7 +181,13 @@ mod tests {
     #[test]
     fn what_keeps_a_set_from_failing_over_and_a_master_that_is_cut_off_from_stopping_is_found() {
         let stops = "min_slaves_good_slaves:1";
-        let well = || vec![said("1", "2"), said("1", "2"), said("1", "2")];
+        let well = || {
+            vec![
+                description("1", "2"),
+                description("1", "2"),
+                description("1", "2"),
+            ]
+        };
         assert_eq!(texts(well(), stops, 5), [""; 0]);
         let refused = || Err(Cause::Connect("refused".into()));
         for (sentinels, info, lag, expected) in [
@@ -193,31 +205,31 @@ mod tests {
                 "isolation: min-replicas-max-lag is 6 s, and down-after-milliseconds 1 s",
             ),
             (
-                vec![said("1", "2"), refused()],
+                vec![description("1", "2"), refused()],
                 stops,
                 5,
                 "sentinel: the sentinel s2: cannot connect: refused",
             ),
             (
-                vec![said("1", "2"), said("2", "2")],
+                vec![description("1", "2"), description("2", "2")],
                 stops,
                 5,
                 "sentinel: the sentinel s2 names the master h:2, and s1 names h:1",
             ),
             (
-                vec![said("1", "0"), said("1", "2")],
+                vec![description("1", "0"), description("1", "2")],
                 stops,
                 5,
                 "sentinel: the sentinel s1 knows 0 others, and the quorum is 2",
             ),
             (
-                vec![said("1", "2"), Ok(Description::new())],
+                vec![description("1", "2"), Ok(Description::new())],
                 stops,
                 5,
                 "sentinel: the sentinel s2 does not know",
             ),
             (
-                vec![said("1", "2")],
+                vec![description("1", "2")],
                 stops,
                 5,
                 "sentinel: one sentinel is given",

@@ -29,7 +29,7 @@ impl Findings<'_> {
     }
 
     /// Adds the findings about a node's INFO.
-    pub(super) fn info(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
+    pub(super) fn info(&mut self, node: usize, info: &ServerInfo, node_report: &NodeReport) {
         let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         if let Some(role @ ("replica" | "cluster" | "sentinel")) = elsewhere {
             let what = match role {
@@ -44,13 +44,13 @@ impl Findings<'_> {
             self.add(Severity::Warning, node, Code::Role, what.into());
         }
         self.memory(node, info);
-        self.persistence(node, info, said);
+        self.persistence(node, info, node_report);
         self.clients(node, info);
         self.uptime(node, info);
-        self.replicas(node, info, said);
+        self.replicas(node, info, node_report);
     }
 
-    fn replicas(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
+    fn replicas(&mut self, node: usize, info: &ServerInfo, node_report: &NodeReport) {
         // A set has replicas, and the guard is for that.
         let is_guarded = self.has_default_guard(node);
         if let Some(replicas @ 1..) = info.number("connected_slaves").filter(|_| !is_guarded) {
@@ -62,7 +62,7 @@ impl Findings<'_> {
         }
         // In a Redis Cluster a replica sends clients to its master.
         let elsewhere = self.nodes.get(node).is_some_and(|facts| facts.in_cluster);
-        if said.writable_replica && !elsewhere && !self.is_guarded(node) {
+        if node_report.writable_replica && !elsewhere && !self.is_guarded(node) {
             let text = "replica-read-only is no: if it is made a replica, it may go on granting locks, also those that are held, \
                         to programs that are connected: CONFIG SET replica-read-only yes, and the same in redis.conf; or \
                         Options::restart_guard on all clients";
@@ -144,10 +144,10 @@ impl Findings<'_> {
         self.add(severity, node, Code::Eviction, text);
     }
 
-    fn persistence(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
+    fn persistence(&mut self, node: usize, info: &ServerInfo, node_report: &NodeReport) {
         let code = Code::Persistence;
         let appends = info.get("aof_enabled");
-        let forgets = match (appends, &said.appendfsync) {
+        let forgets = match (appends, &node_report.appendfsync) {
             (None, _) => None,
             (Some("1"), Ok(sync)) => (sync != "always").then(|| format!("appendfsync is {sync}")),
             (Some("1"), Err(refused)) => {

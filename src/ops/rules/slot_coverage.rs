@@ -19,7 +19,9 @@ pub(crate) fn remarks<'a>(
     masters: impl Iterator<Item = &'a NodeReport> + Clone,
     ttl: Option<Duration>,
 ) -> Vec<Remark> {
-    let is_full = masters.clone().map(|said| said.coverage.is_full);
+    let is_full = masters
+        .clone()
+        .map(|node_report| node_report.coverage.is_full);
     let mut found = Vec::new();
     let mut add = |severity, text| found.push((severity, Code::Cluster, text));
     match missing {
@@ -37,12 +39,14 @@ pub(crate) fn remarks<'a>(
         _ => add(Severity::Fault, slots::unserved(missing)),
     }
     let ttl = ttl.unwrap_or(DEFAULT_TTL);
-    let has_replica = |said: &&NodeReport| {
-        let info = said.info.as_ref().ok();
+    let has_replica = |node_report: &&NodeReport| {
+        let info = node_report.info.as_ref().ok();
         info.and_then(|info| info.number("connected_slaves")) > Some(0)
     };
     let silent = masters.filter(has_replica);
-    let silent = silent.filter_map(|said| said.coverage.node_timeout).max();
+    let silent = silent
+        .filter_map(|node_report| node_report.coverage.node_timeout)
+        .max();
     let most = (ttl * 2 / 3).saturating_sub(PROMOTION + MARGIN + RENEWAL);
     // With a short ttl no setting helps.
     if let Some(silent) = silent.filter(|silent| *silent > most && most >= RENEWAL) {
@@ -68,9 +72,9 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn said(is_full: Option<bool>, node_timeout: u32, replicas: u32) -> NodeReport {
+    fn node_report(is_full: Option<bool>, node_timeout: u32, replicas: u32) -> NodeReport {
         NodeReport {
-            place: Location::Unknown,
+            location: Location::Unknown,
             info: Ok(ServerInfo::of(&format!("connected_slaves:{replicas}"))),
             appendfsync: Err(Cause::NotAsked),
             needs: Needs::default(),
@@ -90,8 +94,11 @@ mod tests {
 
     #[test]
     fn settings_with_which_a_failure_costs_more_are_found() {
-        let (no, yes) = (|| said(Some(false), 5, 1), || said(Some(true), 5, 1));
-        let slow = |time, replicas| said(Some(false), time, replicas);
+        let (no, yes) = (
+            || node_report(Some(false), 5, 1),
+            || node_report(Some(true), 5, 1),
+        );
+        let slow = |time, replicas| node_report(Some(false), time, replicas);
         for (missing, masters, ttl, expected) in [
             (0, vec![no(), no()], None, &[][..]),
             (
@@ -100,7 +107,7 @@ mod tests {
                 None,
                 &["note: cluster-require-full-coverage is yes: "],
             ),
-            (0, vec![said(None, 5, 1)], None, &[]),
+            (0, vec![node_report(None, 5, 1)], None, &[]),
             (
                 3,
                 vec![no(), no()],
@@ -108,7 +115,12 @@ mod tests {
                 &["warning: 3 of its 16384 slots have no server: "],
             ),
             (3, vec![no(), yes()], None, &["fault: 3 of its "]),
-            (3, vec![no(), said(None, 5, 1)], None, &["fault: 3 of its "]),
+            (
+                3,
+                vec![no(), node_report(None, 5, 1)],
+                None,
+                &["fault: 3 of its "],
+            ),
             (0, vec![slow(12, 1)], None, &[]),
             (
                 0,

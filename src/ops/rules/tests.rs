@@ -34,8 +34,8 @@ fn good(count: usize) -> Vec<Facts> {
         is_set: false,
         in_cluster: false,
         address: format!("10.0.0.{i}:6379"),
-        said: Ok(NodeReport {
-            place: Location::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
+        node_report: Ok(NodeReport {
+            location: Location::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
             info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
             appendfsync: Ok("always".into()),
             needs: Needs::default(),
@@ -56,8 +56,8 @@ fn good(count: usize) -> Vec<Facts> {
     (0..count).map(one).collect()
 }
 
-fn said(facts: &mut Facts) -> &mut NodeReport {
-    facts.said.as_mut().unwrap()
+fn node_report(facts: &mut Facts) -> &mut NodeReport {
+    facts.node_report.as_mut().unwrap()
 }
 
 /// A trial lock whose name is not permitted.
@@ -70,7 +70,7 @@ fn no_key() -> TrialLock {
 
 /// Changes a field of INFO.
 fn set(facts: &mut Facts, field: &str, value: &str) {
-    let info = said(facts).info.as_mut().unwrap();
+    let info = node_report(facts).info.as_mut().unwrap();
     *info = info.with(field, value);
 }
 
@@ -101,7 +101,7 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
     type Change = fn(&mut Facts);
     let table: [(Severity, &str, Change); 31] = [
         (Warning, "replicas", |node| {
-            said(node).writable_replica = true;
+            node_report(node).writable_replica = true;
         }),
         (Fault, "role", |node| set(node, "role", "slave")),
         (Fault, "role", |node| set(node, "redis_mode", "cluster")),
@@ -118,7 +118,7 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
             set(node, "maxmemory_policy", "allkeys-lru");
         }),
         (Warning, "persistence", |node| {
-            said(node).appendfsync = Ok("everysec".into());
+            node_report(node).appendfsync = Ok("everysec".into());
         }),
         (Warning, "persistence", |node| set(node, "aof_enabled", "0")),
         (Warning, "persistence", |node| {
@@ -131,13 +131,17 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
             set(node, "connected_slaves", "2")
         }),
         (Warning, "latency", |node| {
-            said(node).round_trips = vec![51 * MS; 10]
+            node_report(node).round_trips = vec![51 * MS; 10]
         }),
         (Warning, "latency", |node| {
-            said(node).round_trips[3] = 26 * MS
+            node_report(node).round_trips[3] = 26 * MS
         }),
-        (Warning, "clock", |node| said(node).clock = Some(1004)),
-        (Warning, "clock", |node| said(node).clock = Some(-998)),
+        (Warning, "clock", |node| {
+            node_report(node).clock = Some(1004)
+        }),
+        (Warning, "clock", |node| {
+            node_report(node).clock = Some(-998)
+        }),
         (Note, "uptime", |node| {
             set(node, "uptime_in_seconds", "3599")
         }),
@@ -148,32 +152,35 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
             set(node, "rejected_connections", "1")
         }),
         (Warning, "plain-text", |node| {
-            said(node).place = Location::Ip(IpAddr::from([8, 8, 8, 8]));
+            node_report(node).location = Location::Ip(IpAddr::from([8, 8, 8, 8]));
             node.plain_password = true;
         }),
         (Warning, "insecure", |node| node.insecure = true),
         (Warning, "reach", |node| {
-            node.said = Err(Cause::NoAnswer(MS, Limit::Node(1)))
+            node.node_report = Err(Cause::NoAnswer(MS, Limit::Node(1)))
         }),
         (Warning, "auth", |node| {
-            node.said = Err(Cause::refused("NOAUTH Authentication required."));
+            node.node_report = Err(Cause::refused("NOAUTH Authentication required."));
         }),
         (Warning, "probe", |node| {
-            said(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
+            node_report(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
         }),
-        (Warning, "probe", |node| said(node).probe = no_key()),
-        (Note, "probe", |node| said(node).probe = TrialLock::Held),
-        (Note, "rights", |node| {
-            said(node).info = Err(Cause::refused("NOPERM"))
-        }),
-        (Note, "rights", |node| {
-            said(node).appendfsync = Err(Cause::refused("NOPERM"))
+        (Warning, "probe", |node| node_report(node).probe = no_key()),
+        (Note, "probe", |node| {
+            node_report(node).probe = TrialLock::Held
         }),
         (Note, "rights", |node| {
-            said(node).beside = Some(Cause::refused("NOPERM No permissions to access a key"));
+            node_report(node).info = Err(Cause::refused("NOPERM"))
+        }),
+        (Note, "rights", |node| {
+            node_report(node).appendfsync = Err(Cause::refused("NOPERM"))
+        }),
+        (Note, "rights", |node| {
+            node_report(node).beside =
+                Some(Cause::refused("NOPERM No permissions to access a key"));
         }),
         (Warning, "independence", |node| {
-            said(node).place = Location::Ip(IpAddr::from([10, 0, 0, 0]));
+            node_report(node).location = Location::Ip(IpAddr::from([10, 0, 0, 0]));
         }),
     ];
     for (i, (severity, code, change)) in table.into_iter().enumerate() {
@@ -181,7 +188,8 @@ fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         change(&mut nodes[3]);
         // The finding that explains why the probe is refused is the only one.
         if code == "role" {
-            said(&mut nodes[3]).probe = TrialLock::Refused("SET", Cause::refused("READONLY"));
+            node_report(&mut nodes[3]).probe =
+                TrialLock::Refused("SET", Cause::refused("READONLY"));
         }
         let expected = [(severity, Some(3), code)];
         assert_eq!(found(&nodes, RULES), expected, "row {i}");
@@ -215,7 +223,7 @@ fn a_master_of_a_cluster_that_takes_no_lock_is_found() {
     nodes[0].in_cluster = true;
     set(&mut nodes[0], "redis_mode", "cluster");
     assert!(!found(&nodes, RULES).contains(&(Fault, Some(0), "role")));
-    said(&mut nodes[0]).probe = TrialLock::Refused("SET", Cause::refused("CLUSTERDOWN"));
+    node_report(&mut nodes[0]).probe = TrialLock::Refused("SET", Cause::refused("CLUSTERDOWN"));
     assert!(found(&nodes, RULES).contains(&(Fault, Some(0), "probe")));
 }
 
@@ -230,8 +238,9 @@ fn what_concerns_too_many_nodes_is_a_fault() {
             let mut away = good(count);
             let mut refusing = good(count);
             for node in 0..bad {
-                away[node].said = Err(Cause::NoAnswer(MS, Limit::Node(1)));
-                said(&mut refusing[node]).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
+                away[node].node_report = Err(Cause::NoAnswer(MS, Limit::Node(1)));
+                node_report(&mut refusing[node]).probe =
+                    TrialLock::Refused("SET", Cause::refused("OOM"));
             }
             for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
                 let mut found = found(&nodes, RULES);
@@ -247,7 +256,7 @@ fn what_concerns_too_many_nodes_is_a_fault() {
 #[test]
 fn that_a_replica_takes_writes_matters_where_no_guard_looks() {
     let mut nodes = good(3);
-    said(&mut nodes[1]).writable_replica = true;
+    node_report(&mut nodes[1]).writable_replica = true;
     assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "replicas")]);
     assert_eq!(found(&nodes, GUARDED), []);
     nodes[1].in_cluster = true;
@@ -263,16 +272,16 @@ fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
     type Change = fn(&mut Facts);
     let reasons: [(&str, Rules<'_>, Change); 10] = [
         ("latency", RULES, |node| {
-            said(node).round_trips = vec![51 * MS; 10];
+            node_report(node).round_trips = vec![51 * MS; 10];
         }),
         ("reach", RULES, |node| {
-            node.said = Err(Cause::NoAnswer(MS, Limit::Node(1)))
+            node.node_report = Err(Cause::NoAnswer(MS, Limit::Node(1)))
         }),
         ("auth", RULES, |node| {
-            node.said = Err(Cause::refused("WRONGPASS invalid"));
+            node.node_report = Err(Cause::refused("WRONGPASS invalid"));
         }),
         ("probe", RULES, |node| {
-            said(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
+            node_report(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
         }),
         ("role", RULES, |node| set(node, "role", "slave")),
         ("uptime", GUARDED, |node| {
@@ -284,7 +293,7 @@ fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
         }),
         ("eviction", GUARDED, |node| set(node, "evicted_keys", "")),
         ("rights", GUARDED, |node| {
-            said(node).info = Err(Cause::refused("NOPERM"));
+            node_report(node).info = Err(Cause::refused("NOPERM"));
         }),
     ];
     for (one, first, change) in reasons {
@@ -356,7 +365,7 @@ fn what_to_do_depends_on_what_is_wrong() {
         (announced(Cause::NotConnected(MS, MS)), "reach", start),
     ] {
         let mut nodes = good(3);
-        nodes[2].said = Err(cause);
+        nodes[2].node_report = Err(cause);
         assert_eq!(found(&nodes, RULES), [(Warning, Some(2), code)]);
         let text = judge(&nodes, RULES)[0].to_string();
         assert!(text.contains(what), "{text}");
@@ -365,8 +374,8 @@ fn what_to_do_depends_on_what_is_wrong() {
     // BUSY does not concern rights.
     let busy = || Cause::refused("BUSY Redis is busy running a script.");
     let mut nodes = good(3);
-    said(&mut nodes[0]).info = Err(busy());
-    said(&mut nodes[1]).appendfsync = Err(busy());
+    node_report(&mut nodes[0]).info = Err(busy());
+    node_report(&mut nodes[1]).appendfsync = Err(busy());
     let both = [0, 1].map(|node| (Note, Some(node), "reach"));
     assert_eq!(found(&nodes, RULES), both);
     for finding in judge(&nodes, RULES) {
@@ -378,7 +387,7 @@ fn what_to_do_depends_on_what_is_wrong() {
 fn a_name_that_no_node_permits_does_not_affect_other_names() {
     let mut nodes = good(3);
     for node in &mut nodes {
-        said(node).probe = no_key();
+        node_report(node).probe = no_key();
     }
     let all = [0, 1, 2].map(|node| (Warning, Some(node), "probe"));
     assert_eq!(found(&nodes, RULES), all);
@@ -390,11 +399,11 @@ fn a_name_that_no_node_permits_does_not_affect_other_names() {
 fn what_concerns_several_nodes_names_them_or_all() {
     let mut nodes = good(3);
     set(&mut nodes[2], "run_id", "0");
-    said(&mut nodes[2]).probe = TrialLock::Held;
+    node_report(&mut nodes[2]).probe = TrialLock::Held;
     assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
     // Either of the two may have been first.
-    said(&mut nodes[2]).probe = TrialLock::Passed;
-    said(&mut nodes[0]).probe = TrialLock::Held;
+    node_report(&mut nodes[2]).probe = TrialLock::Passed;
+    node_report(&mut nodes[0]).probe = TrialLock::Held;
     assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
 
     let mut nodes = good(3);
@@ -408,16 +417,16 @@ fn what_concerns_several_nodes_names_them_or_all() {
 
     let mut nodes = good(3);
     for node in &mut nodes {
-        said(node).place = Location::ThisMachine;
-        said(node).clock = Some(-5000);
+        node_report(node).location = Location::ThisMachine;
+        node_report(node).clock = Some(-5000);
     }
     let all = [(Warning, None, "clock"), (Note, None, "independence")];
     assert_eq!(found(&nodes, RULES), all);
-    said(&mut nodes[0]).place = Location::Unknown;
-    said(&mut nodes[1]).place = Location::Ip(IpAddr::from([10, 0, 0, 1]));
+    node_report(&mut nodes[0]).location = Location::Unknown;
+    node_report(&mut nodes[1]).location = Location::Ip(IpAddr::from([10, 0, 0, 1]));
     assert_eq!(found(&nodes, RULES), [(Warning, None, "clock")]);
     // One node alone is off.
-    said(&mut nodes[0]).clock = Some(12_000);
+    node_report(&mut nodes[0]).clock = Some(12_000);
     assert_eq!(found(&nodes[..1], RULES)[0], (Warning, None, "clock"));
 }
 
@@ -434,7 +443,7 @@ fn keys_in_another_slot_are_no_matter_of_rights() {
         ),
     ] {
         let mut nodes = good(3);
-        said(&mut nodes[1]).beside = Some(Cause::refused(error));
+        node_report(&mut nodes[1]).beside = Some(Cause::refused(error));
         let findings = judge(&nodes, RULES);
         let text = findings[0].to_string();
         assert!(findings.len() == 1 && text.contains(expected), "{text}");
@@ -473,14 +482,14 @@ fn no_answer_makes_it_panic() {
         for value in values {
             let mut nodes = good(3);
             set(&mut nodes[1], field, value);
-            said(&mut nodes[1]).clock = Some(i64::MIN);
-            said(&mut nodes[0]).clock = Some(i64::MAX);
-            said(&mut nodes[2]).round_trips.clear();
+            node_report(&mut nodes[1]).clock = Some(i64::MIN);
+            node_report(&mut nodes[0]).clock = Some(i64::MAX);
+            node_report(&mut nodes[2]).round_trips.clear();
             judge(&nodes, RULES);
         }
     }
     let mut nodes = good(1);
-    said(&mut nodes[0]).info = Ok(ServerInfo::of(""));
+    node_report(&mut nodes[0]).info = Ok(ServerInfo::of(""));
     let expected = [(Warning, Some(0), "role"), (Note, None, "count")];
     assert_eq!(found(&nodes, RULES), expected);
 }

@@ -63,8 +63,8 @@ impl<'a> Findings<'a> {
     }
 
     pub(super) fn probe(&mut self) {
-        for (node, said) in self.said() {
-            match &said.probe {
+        for (node, node_report) in self.node_report() {
+            match &node_report.probe {
                 _ if self.is_explained(node) => {}
                 TrialLock::Passed => {}
                 TrialLock::Held => {
@@ -145,9 +145,13 @@ impl<'a> Findings<'a> {
 
     /// Warns if the guard that is on by default lacks something. It does without that, unless the program asked for a
     /// guard.
-    pub(super) fn default_guard(&mut self, node: usize, said: &NodeReport) {
+    pub(super) fn default_guard(&mut self, node: usize, node_report: &NodeReport) {
         let is_on = self.has_default_guard(node) && self.rules.guard.is_none();
-        let refused = said.info.as_ref().err().or(said.witness.as_ref());
+        let refused = node_report
+            .info
+            .as_ref()
+            .err()
+            .or(node_report.witness.as_ref());
         if let Some(refused) = refused.filter(|_| is_on) {
             let text = format!(
                 "a failover may give a lock to two holders: the restart guard needs INFO and the key redlock:witness, and one \

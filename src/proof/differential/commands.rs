@@ -14,7 +14,7 @@ use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::scripts::{INSPECT, LATER};
 use crate::testing::store::request::parse;
-use crate::testing::store::{Value, members};
+use crate::testing::store::{StoredValue, members};
 use crate::values::arithmetic::Ttl;
 use crate::values::label::Label;
 use crate::values::prefix::Prefix;
@@ -38,8 +38,8 @@ impl Pair {
         let (chosen, holds) = (self.token(), self.random.chance(70));
         let mut keys = self.model.store.keys(self.time);
         let token = keys.find_map(|(name, value, _)| match value {
-            Value::Text(text) if name == resource => text.first_chunk().copied(),
-            Value::Queue(all) if name == resource => {
+            StoredValue::Text(text) if name == resource => text.first_chunk().copied(),
+            StoredValue::Queue(all) if name == resource => {
                 members::token(&all.first()?.1)?.first_chunk().copied()
             }
             _ => None,
@@ -93,7 +93,7 @@ impl Pair {
             32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
             54..59 => Action::Extend(ttl, ttl),
             59..62 => Action::Shorten(ttl),
-            62..63 => Action::GiveUp(ttl),
+            62..63 => Action::Leak(ttl),
             63..67 => Action::Release(Notify::None),
             67..72 => Action::Release(Notify::First),
             72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
@@ -158,7 +158,7 @@ impl Pair {
             }
             45..54 => Action::Extend(ttl, ttl),
             54..59 => Action::Shorten(ttl),
-            59..60 => Action::GiveUp(ttl),
+            59..60 => Action::Leak(ttl),
             60..64 => Action::Release(Notify::None),
             64..68 => Action::Release(Notify::First),
             68..72 => Action::Release(Notify::FirstBut(self.some_channel())),

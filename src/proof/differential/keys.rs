@@ -4,7 +4,7 @@ use super::server::Line;
 use super::{Pair, packed, text, words};
 use crate::protocol::commands::companions::Companion;
 use crate::protocol::commands::resp::Reply;
-use crate::testing::store::Value;
+use crate::testing::store::StoredValue;
 
 /// The keys that locks on two resources consist of.
 pub(super) const NAMES: [&str; 10] = [
@@ -79,9 +79,9 @@ impl Pair {
             let found = keys.find(|key| key.0 == name.as_bytes());
             let (kind, items) = match found.as_ref().map(|key| key.1) {
                 None => ("none", Vec::new()),
-                Some(Value::Text(text)) => ("string", vec![text.clone()]),
-                Some(Value::Hash) => ("hash", Vec::new()),
-                Some(Value::Queue(members)) => {
+                Some(StoredValue::Text(text)) => ("string", vec![text.clone()]),
+                Some(StoredValue::Hash) => ("hash", Vec::new()),
+                Some(StoredValue::Queue(members)) => {
                     let pair = |(score, member): &(i64, Vec<u8>)| {
                         [member.clone(), score.to_string().into_bytes()]
                     };
@@ -117,12 +117,12 @@ impl Pair {
             let items: Vec<&Vec<u8>> = (0..items).map(|_| next()).collect();
             let value = match kind {
                 "none" => continue,
-                "string" => Value::Text(items[0].clone()),
-                "hash" => Value::Hash,
+                "string" => StoredValue::Text(items[0].clone()),
+                "hash" => StoredValue::Hash,
                 _ => {
                     let pair =
                         |pair: &[&Vec<u8>]| (text(pair[1]).parse().unwrap(), pair[0].clone());
-                    Value::Queue(items.chunks(2).map(pair).collect())
+                    StoredValue::Queue(items.chunks(2).map(pair).collect())
                 }
             };
             let last = left.parse().ok().map(|left: u64| self.time / 1000 + left);

@@ -10,16 +10,16 @@ use super::lease::named::{Seen, SeenClient};
 use crate::errors::cause::Cause;
 use crate::proof::fixtures::{MS, later};
 use crate::protocol::commands::action::{Action, Key, Notify};
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::quorum::attempt::{Attempt, Tried};
 use crate::protocol::quorum::core::{Core, Input};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
 use crate::testing::store::request::parse;
-use crate::testing::store::{Store, Value};
+use crate::testing::store::{Store, StoredValue};
 use crate::values::arithmetic::{Deadline, Ttl};
 use crate::values::clock::Point;
 use crate::values::prefix::Prefix;
@@ -262,13 +262,13 @@ impl Real {
         match self.clients[c].core.next(ThreadRole::Worker(node), now) {
             ThreadStep::Connect { .. } => {
                 let server = &self.servers[node];
-                let handshake = Handshake {
+                let properties = ServerProperties {
                     run_id: Some(format!("{node}-{}", server.run)),
                     uptime: Some((self.t - server.started, now)),
-                    ..Handshake::default()
+                    ..ServerProperties::default()
                 };
                 let client = &mut self.clients[c];
-                if client.core.connected(node, Ok(handshake), now) {
+                if client.core.connected(node, Ok(properties), now) {
                     client.fresh[node] = Some(Connection::default());
                 }
             }
@@ -372,7 +372,7 @@ impl Real {
         let key = |server: &Server| {
             let mut keys = server.store.keys(self.time());
             keys.find_map(|(_, value, _)| match value {
-                Value::Text(text) => Some(usize::from(text[0])),
+                StoredValue::Text(text) => Some(usize::from(text[0])),
                 _ => None,
             })
         };

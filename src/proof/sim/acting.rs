@@ -14,7 +14,8 @@ use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
-use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, Ttl};
+use crate::values::node_set::NodeSet;
 use crate::values::token::Token;
 
 // ---- what a thread does next

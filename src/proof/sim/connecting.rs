@@ -13,7 +13,7 @@ use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::dialect::{Delete, Dialect, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::ClockReading;
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::{Witness, refused};
 use crate::protocol::node::witness_look::Judged;
 
@@ -55,7 +55,7 @@ impl World {
             self.hinder(c, node, self.t);
         }
         let (fresh, result) = self.shake_hands(c, node, well);
-        let (Some(connection), Ok(mut handshake), true) =
+        let (Some(connection), Ok(mut properties), true) =
             (fresh, result.clone(), self.conditions.guarded)
         else {
             return self.has_connected(c, node, fresh, result);
@@ -64,8 +64,8 @@ impl World {
         let clock = self.read_clock(c, node, self.net.connections[connection].instance);
         match first.judge(guard(self.servers.len()).seasoned()) {
             Judged::Fits(witness, _) => {
-                handshake.witness = Some(Witness { clock, ..witness });
-                self.has_connected(c, node, fresh, Ok(handshake));
+                properties.witness = Some(Witness { clock, ..witness });
+                self.has_connected(c, node, fresh, Ok(properties));
             }
             Judged::LookAgain(first) => {
                 self.counts[Count::SecondLooks] += 1;
@@ -77,7 +77,7 @@ impl World {
                     connection,
                     first,
                     clock,
-                    handshake,
+                    properties,
                     since,
                     has_set: false,
                 });
@@ -113,7 +113,7 @@ impl World {
             return self.has_connected(c, node, Some(connection), closed);
         }
         let looks = &self.net.looks[at];
-        let (first, mut handshake) = (looks.first.clone(), looks.handshake.clone());
+        let (first, mut properties) = (looks.first.clone(), looks.properties.clone());
         let set = first.set_witness(WITNESS, self.random.next());
         let sets = !std::mem::replace(&mut self.net.looks[at].has_set, true);
         if let Some(set) = set.filter(|_| sets)
@@ -138,12 +138,12 @@ impl World {
             second.flushed = first.flushed;
         }
         let uptime = self.uptime(node, instance);
-        handshake.uptime = Some((uptime, self.now(c)));
+        properties.uptime = Some((uptime, self.now(c)));
         let witness = first.and(second);
         let clock = self.net.looks[at].clock;
-        let result = witness.map(|witness| Handshake {
+        let result = witness.map(|witness| ServerProperties {
             witness: Some(Witness { clock, ..witness }),
-            ..handshake
+            ..properties
         });
         self.has_connected(c, node, Some(connection), result);
     }
@@ -188,7 +188,7 @@ impl World {
         c: usize,
         node: usize,
         fresh: Option<usize>,
-        result: Result<Handshake, Cause>,
+        result: Result<ServerProperties, Cause>,
     ) {
         let well = result.is_ok();
         trace!(self, "client {c} has connected {node}: {result:?}");
@@ -218,7 +218,7 @@ impl World {
         c: usize,
         node: usize,
         well: bool,
-    ) -> (Option<usize>, Result<Handshake, Cause>) {
+    ) -> (Option<usize>, Result<ServerProperties, Cause>) {
         let mut fresh = None;
         let named = self.clients[c].driver.places[node].found.take();
         let (t, server) = (self.t, &self.servers[node]);
@@ -247,13 +247,13 @@ impl World {
                 self.servers[node].instances[instance].store.load_scripts();
             }
             let uptime = self.uptime(node, instance);
-            Ok(Handshake {
+            Ok(ServerProperties {
                 dialect: self.random_means(node, by_hash),
                 run_id: Some(self.servers[node].run_id(node, instance)),
                 uptime: Some((uptime, self.now(c))),
                 by_record: self.conditions.by_record,
                 found: named.map(|(_, found)| found),
-                ..Handshake::default()
+                ..ServerProperties::default()
             })
         } else {
             Err(Cause::Connect("refused".into()))

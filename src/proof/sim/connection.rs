@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::errors::cause::Cause;
 use crate::protocol::node::clock_watch::ClockReading;
-use crate::protocol::node::handshake::Handshake;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness_look::WitnessLook;
 
 /// The network between the clients and the servers.
@@ -131,7 +131,7 @@ pub(super) struct LooksAgain {
     pub(super) connection: usize,
     pub(super) first: WitnessLook,
     pub(super) clock: Option<ClockReading>,
-    pub(super) handshake: Handshake,
+    pub(super) properties: ServerProperties,
     pub(super) since: u64,
     /// The witness is there.
     pub(super) has_set: bool,

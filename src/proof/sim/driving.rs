@@ -16,7 +16,7 @@ use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 impl World {
     /// Everything that a client can do at this moment.

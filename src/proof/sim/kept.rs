@@ -11,8 +11,8 @@ use crate::protocol::calls::lease::renewals::{Due, Renewed};
 use crate::protocol::calls::lease::unseen_time::UnseenTime;
 use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::Answer;
-use crate::values::arithmetic::NodeSet;
 use crate::values::clock::Point;
+use crate::values::node_set::NodeSet;
 
 impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {

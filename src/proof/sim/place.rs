@@ -10,7 +10,7 @@ use crate::protocol::discovery::master_answers::{Belief, MasterAnswer, MasterAns
 /// A client's knowledge of a set.
 pub(super) struct Place {
     pub(super) questions: DirectoryQuestions<usize, MasterAnswer<usize>>,
-    pub(super) callers: Vec<(u64, Purpose)>,
+    pub(super) callers: Vec<(u64, SetUpFor)>,
     /// All questions that were asked.
     pub(super) asked: Vec<Asked>,
     /// Whatever hampers the client's questions, and until when.
@@ -34,7 +34,7 @@ pub(super) enum Hampered {
 
 /// The purpose of a caller.
 #[derive(Clone)]
-pub(super) enum Purpose {
+pub(super) enum SetUpFor {
     Connects,
     Confirms(FoundMaster),
 }

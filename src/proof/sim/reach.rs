@@ -5,7 +5,7 @@ use super::basics::{LOOKS_AT_CLOCKS, MS, NODE_TIMEOUT, SLACK};
 use super::client::{Doing, Keeping};
 use super::world::{Count, World};
 use crate::protocol::mutants::Promise;
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// Longer than the pause before a node is connected anew (0.7 s), and than that takes.
 const RECOVERS: u64 = 800 * MS;

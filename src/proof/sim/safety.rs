@@ -9,7 +9,7 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::Promise;
 use crate::protocol::quorum::answer::{Answer, Outcome};
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 impl World {
     /// An operation ends within its time, unless the process was stopped.

@@ -8,7 +8,7 @@ use crate::errors::secret::Secret;
 use crate::protocol::commands::companions::{Companion, WITNESS};
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::node::witness_look::{self, WitnessLook};
-use crate::testing::store::{Mood, Value, members};
+use crate::testing::store::{Mood, StoredValue, members};
 
 /// How far clocks differ: as much less as everything here.
 const SKEW: u64 = 20 * MS;
@@ -99,8 +99,8 @@ impl Server {
         let keys = self.here().store.keys(time);
         keys.flat_map(move |(name, value, _)| {
             let tokens = match (name, value) {
-                ([_], Value::Text(text)) => vec![token(text)],
-                ([_], Value::Queue(all)) => all
+                ([_], StoredValue::Text(text)) => vec![token(text)],
+                ([_], StoredValue::Queue(all)) => all
                     .iter()
                     .filter(|member| member.0 >= now)
                     .map(|member| token(members::token(&member.1).unwrap()))
@@ -118,7 +118,9 @@ impl Server {
         let keys = self.here().store.keys(self.time(t));
         let mut queues = keys.filter(move |(name, ..)| *name == queue);
         let waiters = queues.find_map(|(_, value, _)| match value {
-            Value::Queue(all) => Some(all.iter().map(|(_, member)| channel(member)).collect()),
+            StoredValue::Queue(all) => {
+                Some(all.iter().map(|(_, member)| channel(member)).collect())
+            }
             _ => None,
         });
         let waiters: Vec<usize> = waiters.unwrap_or_default();
@@ -129,7 +131,7 @@ impl Server {
     pub(super) fn slots(&self, t: u64) -> impl Iterator<Item = (usize, u16)> {
         let keys = self.here().store.keys(self.time(t));
         keys.flat_map(|(_, value, _)| {
-            let Value::Queue(all) = value else {
+            let StoredValue::Queue(all) = value else {
                 return Vec::new();
             };
             let slot = |(_, member): &(i64, Vec<u8>)| {

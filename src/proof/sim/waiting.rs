@@ -8,7 +8,7 @@ use super::client::{Call, Doing, HANDED_OFF, Held, Releasing, Stage, token_id};
 use super::counts::trace;
 use super::world::{Count, TokenHistory, World};
 use crate::errors::error::Error;
-use crate::protocol::calls::acquire::{Ended, Step};
+use crate::protocol::calls::acquire::{CallEnd, CallStep};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process_services::ProcessServices;
@@ -22,8 +22,9 @@ use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
-use crate::values::arithmetic::{NodeSet, Ttl};
+use crate::values::arithmetic::Ttl;
 use crate::values::label::Label;
+use crate::values::node_set::NodeSet;
 use crate::values::token::Token;
 
 /// A thread, and what its calls need of its process.
@@ -265,7 +266,7 @@ impl World {
         trace!(self, "client {c} thread {thread}: {}", shown(&step));
         let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
-            Step::AskProgram => {
+            CallStep::AskProgram => {
                 self.clients[c].threads[thread].asked = self.t;
                 if call.gives_up <= self.t {
                     self.counts[Count::GaveUp] += 1;
@@ -273,14 +274,14 @@ impl World {
                 }
                 return self.go_on(c, thread, call);
             }
-            Step::Try(op) => {
+            CallStep::Try(op) => {
                 if matches!(op.action, Action::AcquireOrEnqueue(..)) {
                     self.enqueues(c, &op.key);
                 }
                 return self.tries(c, thread, call, op);
             }
-            Step::TakeOver(_) => return self.take_over(c, thread, call),
-            Step::Run(op) => {
+            CallStep::TakeOver(_) => return self.take_over(c, thread, call),
+            CallStep::Run(op) => {
                 self.begin(c, thread);
                 if matches!(op.action, Action::Repair(_)) {
                     self.refills(token_id(&op.key.token), &op);
@@ -289,9 +290,11 @@ impl World {
                 self.clients[c].threads[thread].doing = Doing::Acquires(call);
                 return self.submit(c, thread, op);
             }
-            Step::Park(until) => call.stage = Stage::Parks(self.park(c, &call, at(self, until))),
-            Step::Pause(until) => call.stage = Stage::Pauses(at(self, until)),
-            Step::Release(lease) => {
+            CallStep::Park(until) => {
+                call.stage = Stage::Parks(self.park(c, &call, at(self, until)))
+            }
+            CallStep::Pause(until) => call.stage = Stage::Pauses(at(self, until)),
+            CallStep::Release(lease) => {
                 if call.request.kind.names().is_none() {
                     self.counts[Count::TooSlow] += 1;
                 }
@@ -299,8 +302,8 @@ impl World {
                 let token = token_id(&lease.key.token);
                 return self.give_back(c, thread, Held { token, lease }, true, Some(call));
             }
-            Step::Done(Ok(lease)) => return self.acquired(c, thread, &call, lease),
-            Step::Done(Err(ended)) => return self.gave_up(c, thread, &call, &ended),
+            CallStep::Done(Ok(lease)) => return self.acquired(c, thread, &call, lease),
+            CallStep::Done(Err(ended)) => return self.gave_up(c, thread, &call, &ended),
         }
         self.clients[c].threads[thread].doing = Doing::Acquires(call);
     }
@@ -464,14 +467,14 @@ impl World {
         self.clients[c].threads[thread].doing = Doing::Holds(Held { token, lease }, until);
     }
 
-    fn gave_up(&mut self, c: usize, thread: usize, call: &Call, ended: &Ended) {
+    fn gave_up(&mut self, c: usize, thread: usize, call: &Call, ended: &CallEnd) {
         // There are no other contenders.
         self.checks.probes_failed += u32::from(call.resource >= PROBED);
         // A thread behind others in the queue need not ask: they do.
         let asked = call.attempts > 0 || self.waits_for(c, call.resource);
         self.check(
             Promise::SoundAnswer,
-            asked || !matches!(ended, Ended::Failed(WaitFailure::Busy(_))),
+            asked || !matches!(ended, CallEnd::Failed(WaitFailure::Busy(_))),
             || format!("client {c}: thread {thread} is denied, and no node was asked"),
         );
         self.rests(c, thread);
@@ -479,17 +482,17 @@ impl World {
 }
 
 /// A step, for the trace.
-fn shown(step: &Step<usize>) -> &'static str {
+fn shown(step: &CallStep<usize>) -> &'static str {
     match step {
-        Step::Try(_) => "tries",
-        Step::TakeOver(_) => "takes over a try",
-        Step::Run(_) => "leaves the queues, or extends a claim",
-        Step::Park(_) => "parks",
-        Step::Pause(_) => "pauses",
-        Step::AskProgram => "asks",
-        Step::Release(_) => "releases a claim, or what came too late",
-        Step::Done(Ok(_)) => "has the lock",
-        Step::Done(Err(_)) => "gives up",
+        CallStep::Try(_) => "tries",
+        CallStep::TakeOver(_) => "takes over a try",
+        CallStep::Run(_) => "leaves the queues, or extends a claim",
+        CallStep::Park(_) => "parks",
+        CallStep::Pause(_) => "pauses",
+        CallStep::AskProgram => "asks",
+        CallStep::Release(_) => "releases a claim, or what came too late",
+        CallStep::Done(Ok(_)) => "has the lock",
+        CallStep::Done(Err(_)) => "gives up",
     }
 }
 

@@ -12,7 +12,8 @@ use super::place::Asks;
 use super::server::Server;
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::Promise;
-use crate::values::arithmetic::{Deadline, NodeSet, majority};
+use crate::values::arithmetic::{Deadline, majority};
+use crate::values::node_set::NodeSet;
 
 pub(super) struct World {
     pub(super) t: u64,

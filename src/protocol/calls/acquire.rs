@@ -30,7 +30,7 @@ use crate::values::clock::Point;
 pub(crate) const ASK: Duration = Duration::from_millis(50);
 
 /// The next step of the thread of a call.
-pub(crate) enum Step<W> {
+pub(crate) enum CallStep<W> {
     /// Has a try carried out, and passes the answer to `answered`.
     Try(Op),
     /// Waits for a try that another thread has submitted for this one, and passes the answer to `answered`.
@@ -46,11 +46,11 @@ pub(crate) enum Step<W> {
     AskProgram,
     /// Releases a claim, or a lock that was granted after its validity ended, and does not wait for the answers.
     Release(Lease),
-    Done(Result<Lease, Ended>),
+    Done(Result<Lease, CallEnd>),
 }
 
 /// How a call ends without the lock.
-pub(crate) enum Ended {
+pub(crate) enum CallEnd {
     /// The failure of the last attempt.
     Failed(WaitFailure),
     Cancelled,
@@ -60,9 +60,9 @@ pub(crate) enum Ended {
     InOtherUse(usize, OtherUse, usize),
 }
 
-impl From<WaitFailure> for Ended {
-    fn from(failure: WaitFailure) -> Ended {
-        Ended::Failed(failure)
+impl From<WaitFailure> for CallEnd {
+    fn from(failure: WaitFailure) -> CallEnd {
+        CallEnd::Failed(failure)
     }
 }
 
@@ -95,15 +95,15 @@ enum CallState {
     Released,
     Waits,
     /// Leaves the queue of the process, which first leaves those on the nodes.
-    Leaves(Ended),
-    Dequeues(Ended),
-    Done(Result<Lease, Ended>),
+    Leaves(CallEnd),
+    Dequeues(CallEnd),
+    Done(Result<Lease, CallEnd>),
 }
 
 struct Trying {
     attempt: Attempt,
     /// When the attempt began.
-    since: Instant,
+    attempt_began: Instant,
     /// Whether the lock counts as held here already.
     handed_off: bool,
     /// When the next try follows, between two tries of the attempt.
@@ -152,39 +152,41 @@ impl<W: Clone> Acquire<W> {
 
     pub(crate) fn next(
         &mut self,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
-    ) -> Step<W> {
+    ) -> CallStep<W> {
         if std::mem::take(&mut self.asks) && self.request.must_ask {
-            return Step::AskProgram;
+            return CallStep::AskProgram;
         }
         // The states are large, so they are matched in place.
         match &mut self.state {
-            CallState::Begins => self.begin(process, now),
+            CallState::Begins => self.begin(services, now),
             CallState::Tries(trying) => {
                 match trying.pauses_until.filter(|until| now.mono < *until) {
-                    Some(until) => Step::Pause(self.ask_before(until, now)),
-                    None => self.make_try(process, now),
+                    Some(until) => CallStep::Pause(self.ask_before(until, now)),
+                    None => self.make_try(services, now),
                 }
             }
             CallState::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {
                 let lease = lease.clone();
                 self.state = CallState::Released;
-                Step::Release(lease)
+                CallStep::Release(lease)
             }
             CallState::TooSlow(_) | CallState::Released => {
-                self.failed(WaitFailure::TooSlow, &Rejection::default(), process, now);
-                self.next(process, now)
+                self.failed(WaitFailure::TooSlow, &Rejection::default(), services, now);
+                self.next(services, now)
             }
-            CallState::Waits => self.look(process, now),
+            CallState::Waits => self.look(services, now),
             CallState::Leaves(ended) => {
-                let ended = std::mem::replace(ended, Ended::Cancelled);
-                self.leave(ended, process, now)
+                let ended = std::mem::replace(ended, CallEnd::Cancelled);
+                self.leave(ended, services, now)
             }
             CallState::Dequeues(ended) => {
-                Step::Done(Err(std::mem::replace(ended, Ended::Cancelled)))
+                CallStep::Done(Err(std::mem::replace(ended, CallEnd::Cancelled)))
             }
-            CallState::Done(result) => Step::Done(std::mem::replace(result, Err(Ended::Cancelled))),
+            CallState::Done(result) => {
+                CallStep::Done(std::mem::replace(result, Err(CallEnd::Cancelled)))
+            }
         }
     }
 
@@ -197,16 +199,20 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    fn begin(&mut self, process: &mut impl ProcessServices<Thread = W>, now: Point) -> Step<W> {
+    fn begin(
+        &mut self,
+        services: &mut impl ProcessServices<Thread = W>,
+        now: Point,
+    ) -> CallStep<W> {
         let resource = &self.line;
-        let waits = !self.is_over(now) && !process.none_waits();
+        let waits = !self.is_over(now) && !services.none_waits();
         let joins = self.request.turn.is_some()
-            || waits && process.queues(|queues| queues.has_queue(resource, now.mono));
+            || waits && services.queues(|queues| queues.has_queue(resource, now.mono));
         if joins {
-            self.join(None, process, now);
-            return self.look(process, now);
+            self.join(None, services, now);
+            return self.look(services, now);
         }
-        self.attempt(None, process, now)
+        self.attempt(None, services, now)
     }
 
     // ---- the queue
@@ -214,52 +220,52 @@ impl<W: Clone> Acquire<W> {
     fn join(
         &mut self,
         tried: Option<PlainTry>,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         let (resource, request) = (&self.line, self.request.clone());
-        let thread = process.thread(resource);
+        let thread = services.thread(resource);
         let waiter = thread.clone();
-        let id = process.queues(|queues| queues.join(resource, waiter, request, tried, now));
+        let id = services.queues(|queues| queues.join(resource, waiter, request, tried, now));
         self.waiter = Some((id, thread));
         self.state = CallState::Waits;
     }
 
-    fn look(&mut self, process: &mut impl ProcessServices<Thread = W>, now: Point) -> Step<W> {
+    fn look(&mut self, services: &mut impl ProcessServices<Thread = W>, now: Point) -> CallStep<W> {
         let Some((id, thread)) = self.waiter.clone() else {
-            return Step::Done(Err(Ended::Cancelled));
+            return CallStep::Done(Err(CallEnd::Cancelled));
         };
-        let held_here = process.held_here().has(&self.resource);
-        match process.queues(|queues| queues.step(id, held_here, now)) {
+        let held_here = services.held_here().has(&self.resource);
+        match services.queues(|queues| queues.step(id, held_here, now)) {
             WaiterAction::Park(until) => {
                 self.state = CallState::Waits;
-                Step::Park(self.ask_before(until, now))
+                CallStep::Park(self.ask_before(until, now))
             }
-            WaiterAction::Try(entry) => self.attempt(entry, process, now),
+            WaiterAction::Try(entry) => self.attempt(entry, services, now),
             WaiterAction::HandedOff(attempt) => {
                 self.attempts = self.attempts.saturating_add(1);
                 self.state = CallState::Tries(Trying {
                     attempt,
-                    since: now.mono,
+                    attempt_began: now.mono,
                     handed_off: true,
                     pauses_until: None,
                 });
-                Step::TakeOver(thread)
+                CallStep::TakeOver(thread)
             }
-            WaiterAction::GiveUp(failure) => self.leave(failure.into(), process, now),
+            WaiterAction::GiveUp(failure) => self.leave(failure.into(), services, now),
         }
     }
 
     fn leave(
         &mut self,
-        ended: Ended,
-        process: &mut impl ProcessServices<Thread = W>,
+        ended: CallEnd,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
-    ) -> Step<W> {
+    ) -> CallStep<W> {
         let Some(id) = self.waiter_id().filter(|_| !mutant(Mutant::LeaveNoQueue)) else {
-            return Step::Done(Err(ended));
+            return CallStep::Done(Err(ended));
         };
-        match process.queues(|queues| queues.give_up(id, now.mono)) {
+        match services.queues(|queues| queues.give_up(id, now.mono)) {
             Some(channel) => {
                 let turn = QueueTurn::new(self.node_timeout);
                 let fair = self.request.turn.is_some();
@@ -267,29 +273,29 @@ impl<W: Clone> Acquire<W> {
                 let lock = (self.resource.clone(), self.request.kind.clone());
                 let waiter = (channel, self.request.label.clone());
                 let op = Op::dequeue(lock, waiter, turn, fair);
-                Step::Run(op.only_write(true))
+                CallStep::Run(op.only_write(true))
             }
             None => {
                 self.waiter = None;
-                Step::Done(Err(ended))
+                CallStep::Done(Err(ended))
             }
         }
     }
 
     /// Fails the call, whatever its state.
-    fn fail(&mut self, ended: Ended, process: &mut impl ProcessServices<Thread = W>) {
+    fn fail(&mut self, ended: CallEnd, services: &mut impl ProcessServices<Thread = W>) {
         if let CallState::Tries(trying) = &self.state
             && trying.handed_off
         {
-            process.held_here().remove(&self.resource);
+            services.held_here().remove(&self.resource);
         }
         self.state = CallState::Leaves(ended);
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
-    pub(crate) fn cancel(&mut self, process: &mut impl ProcessServices<Thread = W>) {
+    pub(crate) fn cancel(&mut self, services: &mut impl ProcessServices<Thread = W>) {
         self.asks = false;
-        self.fail(Ended::Cancelled, process);
+        self.fail(CallEnd::Cancelled, services);
     }
 
     /// Whether the call waits in the queue of its process, and nothing is under way.
@@ -306,7 +312,7 @@ impl<W: Clone> Acquire<W> {
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         match &mut self.state {
@@ -317,18 +323,18 @@ impl<W: Clone> Acquire<W> {
                 }
                 match trying.attempt.answered(answer, now) {
                     ControlFlow::Continue(within) => {
-                        let pause = process.jitter(Duration::ZERO, within);
+                        let pause = services.jitter(Duration::ZERO, within);
                         trying.pauses_until = Some(now.mono + pause);
                     }
                     ControlFlow::Break(tried) => {
                         let handed_off = trying.handed_off;
-                        self.attempted((tried, handed_off, notified_elsewhere), process, now);
+                        self.attempted((tried, handed_off, notified_elsewhere), services, now);
                     }
                 }
             }
             CallState::Dequeues(_) => {
                 if let Some((id, _)) = self.waiter.take() {
-                    process.queues(|queues| queues.dequeued(id, now.mono));
+                    services.queues(|queues| queues.dequeued(id, now.mono));
                 }
             }
             _ => {}

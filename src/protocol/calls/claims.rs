@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::protocol::calls::acquire::{Acquire, Ended, Step};
+use crate::protocol::calls::acquire::{Acquire, CallEnd, CallStep};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
 use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::kind::{Kind, Mark};
@@ -41,7 +41,7 @@ struct ClaimPlan {
     names: Arc<[Arc<[u8]>]>,
     /// How long all names are waited for together.
     turn: Duration,
-    stage: Stage,
+    stage: ClaimStage,
     /// The name that was in the way last, and (`taken`) those that must be claimed.
     in_the_way: Option<usize>,
     taken: BTreeSet<usize>,
@@ -65,12 +65,12 @@ struct Request {
     node_timeout: Duration,
 }
 
-enum Stage {
+enum ClaimStage {
     /// Waits for all names together, until then.
     Together(Instant),
     Claims(usize),
     Converts,
-    Ends(Result<Lease, Ended>),
+    Ends(Result<Lease, CallEnd>),
 }
 
 /// The thread's action while the call of this stage sleeps.
@@ -86,7 +86,7 @@ enum Parks {
 #[allow(clippy::large_enum_variant)]
 enum ClaimOutcome<W> {
     On(Acquire<W>),
-    Ends(Result<Lease, Ended>),
+    Ends(Result<Lease, CallEnd>),
 }
 
 /// A name that is held while others are waited for.
@@ -116,7 +116,7 @@ impl<W: Clone> Claiming<W> {
             Kind::Several { names, .. } if waits => Some(Box::new(ClaimPlan {
                 names: names.clone(),
                 turn,
-                stage: Stage::Together(now.mono + turn),
+                stage: ClaimStage::Together(now.mono + turn),
                 taken: BTreeSet::new(),
                 in_the_way: None,
                 claims: Vec::new(),
@@ -157,17 +157,17 @@ impl<W: Clone> Claiming<W> {
 
     pub(crate) fn next(
         &mut self,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
-    ) -> Step<W> {
+    ) -> CallStep<W> {
         let Some(plan) = &mut self.plan else {
-            return self.acquire.next(process, now);
+            return self.acquire.next(services, now);
         };
         loop {
             if let Some(claim) = plan.dropped.pop() {
-                return Step::Release(claim.lease);
+                return CallStep::Release(claim.lease);
             }
-            if let Stage::Ends(_) = plan.stage {
+            if let ClaimStage::Ends(_) = plan.stage {
                 return plan.end(now);
             }
             if std::mem::take(&mut plan.begins)
@@ -180,17 +180,17 @@ impl<W: Clone> Claiming<W> {
             // failed.
             let is_idle = self.acquire.attempts() == 0 && self.acquire.waits();
             if plan.attempts > 0 && is_idle && plan.end_of_wait(now).is_some() {
-                self.acquire.cancel(process);
+                self.acquire.cancel(services);
             }
-            match self.acquire.next(process, now) {
-                Step::Park(until) => match plan.parks(until, now) {
-                    Parks::Until(until) => return Step::Park(until),
-                    Parks::Extends(op) => return Step::Run(op),
-                    Parks::Leaves => self.acquire.cancel(process),
+            match self.acquire.next(services, now) {
+                CallStep::Park(until) => match plan.parks(until, now) {
+                    Parks::Until(until) => return CallStep::Park(until),
+                    Parks::Extends(op) => return CallStep::Run(op),
+                    Parks::Leaves => self.acquire.cancel(services),
                 },
-                Step::Done(result) => {
+                CallStep::Done(result) => {
                     plan.attempts = plan.attempts.saturating_add(self.acquire.attempts());
-                    match plan.ended(result, process, now) {
+                    match plan.ended(result, services, now) {
                         ClaimOutcome::On(call) => (self.acquire, plan.begins) = (call, true),
                         ClaimOutcome::Ends(result) => plan.finish(result),
                     }
@@ -204,7 +204,7 @@ impl<W: Clone> Claiming<W> {
     pub(crate) fn answered(
         &mut self,
         answer: Answer,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         if let Some(plan) = &mut self.plan {
@@ -217,15 +217,15 @@ impl<W: Clone> Claiming<W> {
                 None => plan.learn(&answer),
             }
         }
-        self.acquire.answered(answer, process, now);
+        self.acquire.answered(answer, services, now);
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.
-    pub(crate) fn cancel(&mut self, process: &mut impl ProcessServices<Thread = W>) {
+    pub(crate) fn cancel(&mut self, services: &mut impl ProcessServices<Thread = W>) {
         if let Some(plan) = &mut self.plan {
             plan.is_cancelled = true;
         }
-        self.acquire.cancel(process);
+        self.acquire.cancel(services);
     }
 
     /// Whether anything is left to do, should the thread end here.
@@ -238,9 +238,9 @@ impl<W: Clone> Claiming<W> {
 impl ClaimPlan {
     fn parks(&mut self, until: Instant, now: Point) -> Parks {
         match self.stage {
-            Stage::Together(_) if self.in_the_way.is_none() => Parks::Until(until),
-            Stage::Together(turn) if now.mono < turn => Parks::Until(until.min(turn)),
-            Stage::Together(_) => Parks::Leaves,
+            ClaimStage::Together(_) if self.in_the_way.is_none() => Parks::Until(until),
+            ClaimStage::Together(turn) if now.mono < turn => Parks::Until(until.min(turn)),
+            ClaimStage::Together(_) => Parks::Leaves,
             _ if self.claims.iter().any(|claim| claim.lease.lost.is_some()) => Parks::Leaves,
             _ => match self.extension(now) {
                 Some(op) => Parks::Extends(op),
@@ -255,7 +255,7 @@ impl ClaimPlan {
     /// Learns which name was in the way: the one that most nodes name. A claimed name counts only if no other is named:
     /// a node may have kept it from a holder that is gone.
     fn learn(&mut self, answer: &Answer) {
-        if let Stage::Claims(_) = self.stage {
+        if let ClaimStage::Claims(_) = self.stage {
             return;
         }
         let named = answer
@@ -272,13 +272,13 @@ impl ClaimPlan {
     }
 
     /// Why no other call follows, if none does.
-    fn end_of_wait(&self, now: Point) -> Option<Ended> {
+    fn end_of_wait(&self, now: Point) -> Option<CallEnd> {
         let over = self.all.request.end.is_some_and(|end| end <= now.mono);
         match self.is_cancelled {
-            true => Some(Ended::Cancelled),
+            true => Some(CallEnd::Cancelled),
             false => over.then(|| {
                 let failure = self.failure.clone();
-                Ended::Failed(failure.unwrap_or(WaitFailure::Busy(None)))
+                CallEnd::Failed(failure.unwrap_or(WaitFailure::Busy(None)))
             }),
         }
     }
@@ -286,12 +286,12 @@ impl ClaimPlan {
     /// Returns the next step after the call of this stage.
     fn ended<W: Clone>(
         &mut self,
-        result: Result<Lease, Ended>,
-        process: &mut impl ProcessServices<Thread = W>,
+        result: Result<Lease, CallEnd>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         match (&self.stage, result, self.end_of_wait(now)) {
-            (Stage::Claims(at), Ok(lease), end) => {
+            (ClaimStage::Claims(at), Ok(lease), end) => {
                 self.claims.push(Claim {
                     at: *at,
                     lease,
@@ -300,20 +300,24 @@ impl ClaimPlan {
                     repair: None,
                 });
                 match end {
-                    None => self.claim(process, now),
+                    None => self.claim(services, now),
                     Some(end) => ClaimOutcome::Ends(Err(end)),
                 }
             }
-            (_, Err(Ended::Cancelled), Some(end)) => ClaimOutcome::Ends(Err(end)),
+            (_, Err(CallEnd::Cancelled), Some(end)) => ClaimOutcome::Ends(Err(end)),
             (_, result, Some(_)) => ClaimOutcome::Ends(result),
             // The call was left for the next stage.
-            (Stage::Together(_), Err(Ended::Cancelled), None) => {
+            (ClaimStage::Together(_), Err(CallEnd::Cancelled), None) => {
                 self.taken.extend(self.in_the_way.take());
-                self.claim(process, now)
+                self.claim(services, now)
             }
-            (Stage::Claims(_), Err(Ended::Cancelled), None) => ClaimOutcome::On(self.together(now)),
-            (Stage::Converts, Err(Ended::Failed(failure)), None) if !failure.is_hopeless() => {
-                self.denied(failure, process, now)
+            (ClaimStage::Claims(_), Err(CallEnd::Cancelled), None) => {
+                ClaimOutcome::On(self.together(now))
+            }
+            (ClaimStage::Converts, Err(CallEnd::Failed(failure)), None)
+                if !failure.is_hopeless() =>
+            {
+                self.denied(failure, services, now)
             }
             (_, result, None) => ClaimOutcome::Ends(result),
         }
@@ -323,7 +327,7 @@ impl ClaimPlan {
     fn together<W: Clone>(&mut self, now: Point) -> Acquire<W> {
         self.dropped.append(&mut self.claims);
         self.in_the_way = None;
-        self.stage = Stage::Together(now.mono + self.turn);
+        self.stage = ClaimStage::Together(now.mono + self.turn);
         let Request {
             resource, request, ..
         } = &self.all;
@@ -334,7 +338,7 @@ impl ClaimPlan {
     /// Claims the next name, or takes all names if no others were in the way.
     fn claim<W: Clone>(
         &mut self,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
@@ -343,15 +347,15 @@ impl ClaimPlan {
         let Some((at, name)) = named else {
             return ClaimOutcome::On(self.convert(now));
         };
-        let token = match process.token(&name) {
+        let token = match services.token(&name) {
             Ok(token) => token,
-            Err(error) => return ClaimOutcome::Ends(Err(Ended::Error(error))),
+            Err(error) => return ClaimOutcome::Ends(Err(CallEnd::Error(error))),
         };
         let writer = token.as_bytes().first_chunk().copied();
         let writer = u64::from_le_bytes(writer.unwrap_or_default());
         let (request, node_timeout) = (&self.all.request, self.all.node_timeout);
         let mark = Mark::new(writer, request.retry_delay.1, node_timeout);
-        self.stage = Stage::Claims(at);
+        self.stage = ClaimStage::Claims(at);
         let end = request.end;
         ClaimOutcome::On(self.all.call(name, Kind::Write(mark), end, now))
     }
@@ -365,7 +369,7 @@ impl ClaimPlan {
             }
         }
         self.in_the_way = None;
-        self.stage = Stage::Converts;
+        self.stage = ClaimStage::Converts;
         let (names, claims) = (self.names.clone(), Some(Arc::new(tokens)));
         let (resource, kind) = (self.all.resource.clone(), Kind::Several { names, claims });
         self.all.call(resource, kind, Some(now.mono), now)
@@ -375,7 +379,7 @@ impl ClaimPlan {
     fn denied<W: Clone>(
         &mut self,
         failure: WaitFailure,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> ClaimOutcome<W> {
         let name = self.in_the_way.take();
@@ -391,7 +395,7 @@ impl ClaimPlan {
                 for claim in &mut self.claims {
                     claim.due = now.mono;
                 }
-                self.claim(process, now)
+                self.claim(services, now)
             }
             _ => ClaimOutcome::On(self.together(now)),
         }
@@ -416,24 +420,24 @@ impl ClaimPlan {
     // ---- the end
 
     /// Ends the plan. Claims that the lock has taken over are gone; but it may not have taken them over on all nodes.
-    fn finish(&mut self, result: Result<Lease, Ended>) {
+    fn finish(&mut self, result: Result<Lease, CallEnd>) {
         match mutant(Mutant::KeepClaims) {
             true => self.claims.clear(),
             false => self.dropped.append(&mut self.claims),
         }
-        self.stage = Stage::Ends(result);
+        self.stage = ClaimStage::Ends(result);
     }
 
-    fn end<W>(&mut self, now: Point) -> Step<W> {
-        let stage = std::mem::replace(&mut self.stage, Stage::Ends(Err(Ended::Cancelled)));
+    fn end<W>(&mut self, now: Point) -> CallStep<W> {
+        let stage = std::mem::replace(&mut self.stage, ClaimStage::Ends(Err(CallEnd::Cancelled)));
         match stage {
             // The releases of the claims have taken their time (rule R4).
-            Stage::Ends(Ok(lease)) if lease.left(now).is_zero() => {
-                self.stage = Stage::Ends(Err(Ended::Failed(WaitFailure::TooSlow)));
-                Step::Release(lease)
+            ClaimStage::Ends(Ok(lease)) if lease.left(now).is_zero() => {
+                self.stage = ClaimStage::Ends(Err(CallEnd::Failed(WaitFailure::TooSlow)));
+                CallStep::Release(lease)
             }
-            Stage::Ends(result) => Step::Done(result),
-            _ => Step::Done(Err(Ended::Cancelled)),
+            ClaimStage::Ends(result) => CallStep::Done(result),
+            _ => CallStep::Done(Err(CallEnd::Cancelled)),
         }
     }
 }

@@ -105,7 +105,8 @@ mod tests {
 
     use super::*;
     use crate::proof::fixtures::{MS, key, later, ttl, unavailable};
-    use crate::values::arithmetic::{Deadline, NodeSet};
+    use crate::values::arithmetic::Deadline;
+    use crate::values::node_set::NodeSet;
 
     fn answer(outcome: Outcome, numbers: Option<(u64, u64)>, now: Point) -> Answer {
         Answer {

@@ -11,8 +11,9 @@ use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
-use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, Ttl};
 use crate::values::clock::Point;
+use crate::values::node_set::NodeSet;
 
 /// The loss of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +170,7 @@ impl Lease {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts);
         let shorter = ttl.filter(|ttl| ttl.duration() < self.left(now));
-        let give_up = || Action::GiveUp(Ttl::no_less_than(time).unwrap_or(Ttl::MAX));
+        let give_up = || Action::Leak(Ttl::no_less_than(time).unwrap_or(Ttl::MAX));
         let action = shorter.map_or_else(give_up, Action::Shorten);
         let op = Op::new(action, self.key.clone());
         op.since(now.mono).only_write(shorter.is_none())
@@ -343,7 +344,7 @@ mod tests {
             let op = lease(start).shortening(time, later(start, now * MS));
             let (ttl, shortens) = match op.action {
                 Action::Shorten(ttl) => (ttl, true),
-                Action::GiveUp(ttl) => (ttl, false),
+                Action::Leak(ttl) => (ttl, false),
                 other => panic!("{other:?}"),
             };
             assert!(!shortens || ttl.duration() >= time);

@@ -36,31 +36,31 @@ impl Release {
     /// this if no lock has a queue.
     pub(crate) fn submit<P: ProcessServices>(
         &self,
-        process: &mut P,
+        services: &mut P,
         now: impl Fn() -> Point,
     ) -> Submit<P::Thread> {
         let resource = &self.key.resource;
         if !self.key.kind.is_plain() {
-            let notify = match process.none_waits() {
+            let notify = match services.none_waits() {
                 true => Notify::First,
-                false => process.queues(|queues| queues.whom_to_notify(&self.key)),
+                false => services.queues(|queues| queues.whom_to_notify(&self.key)),
             };
             return self.alone(notify);
         }
         if self.notified_elsewhere {
             // However long the lock was held: this time that process gets a head start.
             let now = now().mono;
-            process.queues(|queues| queues.notified_elsewhere(resource, now));
+            services.queues(|queues| queues.notified_elsewhere(resource, now));
         }
         if self.fair {
             let turn = QueueTurn::new(self.node_timeout);
             return self.alone(Notify::FirstAndReserve(turn));
         }
-        if process.none_waits() {
+        if services.none_waits() {
             return self.alone(Notify::First);
         }
         let now = now();
-        let hand_off = process.queues(|queues| queues.hand_off(resource, now.mono));
+        let hand_off = services.queues(|queues| queues.hand_off(resource, now.mono));
         match hand_off {
             HandOff::Notify(notify) => self.alone(notify),
             HandOff::To {
@@ -70,7 +70,7 @@ impl Release {
                 label,
             } => {
                 let attempt = Attempt::new(resource.clone(), ttl, label, None, self.node_timeout);
-                self.hand_off(process, waiter, thread, attempt, now)
+                self.hand_off(services, waiter, thread, attempt, now)
             }
         }
     }
@@ -82,15 +82,15 @@ impl Release {
 
     fn hand_off<P: ProcessServices>(
         &self,
-        process: &mut P,
+        services: &mut P,
         waiter: u64,
         thread: P::Thread,
         mut attempt: Attempt,
         now: Point,
     ) -> Submit<P::Thread> {
         let resource = &self.key.resource;
-        let Ok(token) = process.token(resource) else {
-            process.queues(|queues| queues.hand_off_failed(waiter, now.mono));
+        let Ok(token) = services.token(resource) else {
+            services.queues(|queues| queues.hand_off_failed(waiter, now.mono));
             return self.alone(Notify::First);
         };
         let token = match mutant(Mutant::HandOffReusesToken) {
@@ -100,8 +100,8 @@ impl Release {
         let op = attempt.op(token, now);
         // The lock counts as held before the waiter's thread finds out: then the thread at the front need not ask the
         // nodes.
-        process.held_here().add(resource);
-        process.queues(|queues| queues.handed_off(waiter, attempt));
+        services.held_here().add(resource);
+        services.queues(|queues| queues.handed_off(waiter, attempt));
         Submit {
             next: Some(Box::new((op, thread))),
             ..self.alone(Notify::None)
@@ -113,30 +113,30 @@ impl Release {
         &self,
         handed_off: bool,
         answer: Answer,
-        process: &mut impl ProcessServices,
+        services: &mut impl ProcessServices,
         now: impl Fn() -> Point,
     ) -> Answer {
         if !self.key.kind.is_plain() {
             let notified = answer.has_notified();
-            if notified || !process.none_waits() {
+            if notified || !services.none_waits() {
                 let now = now().mono;
                 for name in self.key.all_names() {
-                    process.queues(|queues| queues.released(&name, notified, now));
+                    services.queues(|queues| queues.released(&name, notified, now));
                 }
             }
             return answer;
         }
         let resource = &self.key.resource;
         // Before looking for waiters: a thread that joins now either finds the lock not held here, or is found.
-        process.held_here().remove(resource);
+        services.held_here().remove(resource);
         let notified = answer.has_notified();
         if handed_off {
             if !mutant(Mutant::SleepAfterHandOff) {
-                process.queues(|queues| queues.wake_front(resource));
+                services.queues(|queues| queues.wake_front(resource));
             }
-        } else if notified || !process.none_waits() && !mutant(Mutant::NoWakeOnRelease) {
+        } else if notified || !services.none_waits() && !mutant(Mutant::NoWakeOnRelease) {
             let now = now().mono;
-            process.queues(|queues| queues.released(resource, notified, now));
+            services.queues(|queues| queues.released(resource, notified, now));
         }
         answer
     }
@@ -153,7 +153,7 @@ mod tests {
     use crate::protocol::commands::vote::NOTIFIED;
     use crate::protocol::quorum::answer::Outcome;
     use crate::protocol::waiting::waiter::AcquireRequest;
-    use crate::values::arithmetic::NodeSet;
+    use crate::values::node_set::NodeSet;
 
     fn release(kind: Kind, fair: bool) -> Release {
         Release {
@@ -167,9 +167,9 @@ mod tests {
 
     /// A process that holds the lock, and in which a thread may wait for it.
     fn process(waits: bool, now: Point) -> OneThread {
-        let mut process = OneThread::new();
-        process.held_here.add(b"a");
-        process.none_waits = !waits;
+        let mut services = OneThread::new();
+        services.held_here.add(b"a");
+        services.none_waits = !waits;
         if waits {
             let request = AcquireRequest {
                 kind: Kind::Plain,
@@ -181,10 +181,10 @@ mod tests {
                 turn: None,
             };
             let name = Arc::from(&b"a"[..]);
-            process.queues.join(&name, 1, request, None, now);
-            process.queues.woken.clear();
+            services.queues.join(&name, 1, request, None, now);
+            services.queues.woken.clear();
         }
-        process
+        services
     }
 
     #[test]
@@ -205,8 +205,8 @@ mod tests {
             (reader(), false, false, Notify::First, false),
             (reader(), false, true, Notify::First, false),
         ] {
-            let mut process = process(waits, now);
-            let submit = release(kind, fair).submit(&mut process, || now);
+            let mut services = process(waits, now);
+            let submit = release(kind, fair).submit(&mut services, || now);
             let Action::Release(notify) = submit.op.action else {
                 panic!("it is a release");
             };
@@ -230,16 +230,16 @@ mod tests {
             (reader(), false, true, false, true, false),
             (reader(), true, false, false, false, true),
         ] {
-            let mut process = process(waits, now);
+            let mut services = process(waits, now);
             let is_plain = kind.is_plain();
             let mut answer = fixtures::answer(Outcome::Yes(NodeSet::first(3)), 3, now);
             answer.numbers = Some((1, if notified { NOTIFIED } else { 1 }));
-            release(kind, false).answered(handed_off, answer, &mut process, || now);
+            release(kind, false).answered(handed_off, answer, &mut services, || now);
             let what = format!("{is_plain}, {notified}, {waits}, {handed_off}");
-            assert_eq!(process.held_here.has(b"a"), !is_plain, "{what}");
-            assert_eq!(!process.queues.woken.is_empty(), wakes, "{what}");
+            assert_eq!(services.held_here.has(b"a"), !is_plain, "{what}");
+            assert_eq!(!services.queues.woken.is_empty(), wakes, "{what}");
             // Its process gets a head start.
-            let joins = process.queues.has_queue(b"a", now.mono);
+            let joins = services.queues.has_queue(b"a", now.mono);
             assert_eq!(joins, waits || yields, "{what}");
         }
     }

@@ -21,8 +21,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::{NamedServer, Op};
-use crate::values::arithmetic::NodeSet;
 use crate::values::endpoint::Endpoint;
+use crate::values::node_set::NodeSet;
 
 /// How often an operation is sent on that a caller waits for.
 const MOST: u32 = 5;

@@ -10,8 +10,8 @@ use crate::protocol::node::debt::Debt;
 use crate::protocol::node::outbox::MAX_DEBTS;
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
-use crate::values::arithmetic::NodeSet;
 use crate::values::endpoint::Endpoint;
+use crate::values::node_set::NodeSet;
 
 /// How long all releases together are tried once nothing uses the servers any longer: at a server that does not answer,
 /// and in all. Then their keys end with their ttls.

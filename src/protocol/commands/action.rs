@@ -9,9 +9,10 @@ use crate::protocol::commands::dialect::{Beside, Dialect, Names, Scripts};
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::vote::Proof;
-use crate::values::arithmetic::{NodeSet, Question, Ttl};
+use crate::values::arithmetic::{Question, Ttl};
 use crate::values::label::Label;
 use crate::values::lock_value::{self, LockValue, Since};
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 use crate::values::token::Token;
 
@@ -24,10 +25,10 @@ pub(crate) enum Action {
     /// Extend. The second ttl is for a server that cannot compare times: no less than the holder was granted before,
     /// and than what it still relies on needs.
     Extend(Ttl, Ttl),
-    /// Let the lock last no longer than this: its holder has given it up (rule R55).
+    /// Let the lock last no longer than this: its holder has leaked it (rule R55).
     Shorten(Ttl),
-    /// Note that the holder has given the lock up, which ends no later than this as far as it relies on it (rule R55).
-    GiveUp(Ttl),
+    /// Note that the holder has leaked the lock, on which it relies for no longer than this (rule R55).
+    Leak(Ttl),
     Release(Notify),
     /// Send the acquire's command once more, to nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
@@ -68,7 +69,7 @@ pub(crate) struct Key {
     longest: u64,
 }
 
-/// The part that the copies of a key share. Each operation has a copy, and so has each node that is owed a release.
+/// The part that the copies of a key share. Each operation has a copy, and so has each outstanding release of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,
@@ -211,7 +212,7 @@ impl Dialect {
                 | Action::Dequeue(..)
                 | Action::Extend(..)
                 | Action::Shorten(_)
-                | Action::GiveUp(_)
+                | Action::Leak(_)
         );
         otherwise && matches!(self.scripts, Scripts::None(_))
     }
@@ -258,7 +259,7 @@ impl Action {
     pub(crate) fn ends(&self) -> bool {
         matches!(
             self,
-            Action::Release(_) | Action::Shorten(_) | Action::GiveUp(_)
+            Action::Release(_) | Action::Shorten(_) | Action::Leak(_)
         )
     }
 

@@ -28,7 +28,7 @@ impl Action {
             Action::Acquire(_) => row.acquire.as_ref(),
             Action::AcquireOrEnqueue(..) => Some(&row.enqueue),
             Action::Repair(_) => row.repair.as_ref(),
-            Action::Extend(..) | Action::Shorten(_) | Action::GiveUp(_) => Some(&row.extend),
+            Action::Extend(..) | Action::Shorten(_) | Action::Leak(_) => Some(&row.extend),
             Action::Release(Notify::None) => Some(&row.undo),
             Action::Release(_) => Some(&row.release),
             Action::Fence(_) => Some(&row.fence),
@@ -167,7 +167,7 @@ impl Action {
             (_, Kind::Plain) if acquires => return None,
             (_, Kind::Permit { permits, .. }) if acquires => u64::from(*permits),
             // The extended permit may be one of more permits than this process would take.
-            (Action::Extend(..) | Action::Shorten(_) | Action::GiveUp(_), Kind::Permit { .. }) => {
+            (Action::Extend(..) | Action::Shorten(_) | Action::Leak(_), Kind::Permit { .. }) => {
                 MAX_PERMITS.into()
             }
             (Action::Release(_) | Action::Dequeue(..), _) => NOTIFIED,
@@ -189,7 +189,7 @@ impl Action {
     /// The vote in the reply of a command without a script, for a plain lock. `None`: it sends no such reply.
     fn vote_without_script(&self, reply: &Reply) -> Option<Vote> {
         match (self, reply) {
-            (Action::Dequeue(..) | Action::GiveUp(_), Reply::Other) => Some(Vote::Granted(0)),
+            (Action::Dequeue(..) | Action::Leak(_), Reply::Other) => Some(Vote::Granted(0)),
             (Action::Dequeue(..) | Action::Ping, _) => None,
             (Action::Release(_) | Action::Fence(_) | Action::Done(..), _) => None,
             (_, Reply::Okay) => Some(Vote::Granted(0)),
@@ -240,7 +240,7 @@ impl<'a> CommandWriter<'a> {
             Action::Acquire(ttl) => self.acquire(script, *ttl, None),
             Action::AcquireOrEnqueue(ttl, entry) => self.acquire(script, *ttl, Some(entry)),
             Action::Extend(ttl, _) => self.extend(script, *ttl, None),
-            Action::Shorten(ttl) | Action::GiveUp(ttl) => {
+            Action::Shorten(ttl) | Action::Leak(ttl) => {
                 self.extend(script, *ttl, Some(Number(1)));
             }
             Action::Repair(ttl) => {

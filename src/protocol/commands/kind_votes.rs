@@ -2,7 +2,8 @@
 
 use crate::protocol::commands::kind::Kind;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::values::arithmetic::{NodeSet, Tally};
+use crate::values::arithmetic::Tally;
+use crate::values::node_set::NodeSet;
 
 /// The numbers that nodes have granted.
 #[derive(Default)]

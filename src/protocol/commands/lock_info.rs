@@ -65,10 +65,10 @@ impl LockInfo {
         let mut word = || str::from_utf8(parts.next()?).ok();
         // Lua writes thousands of years as "2e+15".
         let left: f64 = word()?.parse().ok()?;
-        let (holder, place) = (word()?, word()?);
+        let (holder, position) = (word()?, word()?);
         Some(LockInfo {
-            queued: place.starts_with('w'),
-            name: place.get(1..).and_then(|name| name.parse().ok()),
+            queued: position.starts_with('w'),
+            name: position.get(1..).and_then(|name| name.parse().ok()),
             left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
             label: parts.next().and_then(Label::before_fields).flatten(),

@@ -61,8 +61,8 @@ impl<A: PartialEq> MasterAnswers<A> {
         if mutant(Mutant::UnaskedIsSilent) && answer == MasterAnswer::Unknown {
             return;
         }
-        if let Some(place) = self.answers.get_mut(server) {
-            *place = (answer, asked);
+        if let Some(last) = self.answers.get_mut(server) {
+            *last = (answer, asked);
         }
     }
 

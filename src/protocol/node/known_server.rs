@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::clock_watch::{ClockReading, ClockWatch};
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::restart_guard::{PreviousServer, RestartGuard, ServerStart, VotesFrom};
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::standing::{SitsOut, Standing, Why};
 use crate::protocol::node::witness::Identity;
 
@@ -45,10 +45,10 @@ pub(crate) enum Connected<'a> {
 }
 
 impl<'a> Connected<'a> {
-    pub(crate) fn by(handshake: &'a Handshake) -> Connected<'a> {
-        match handshake.routed {
+    pub(crate) fn by(properties: &'a ServerProperties) -> Connected<'a> {
+        match properties.routed {
             false => Connected::AtAddress,
-            true => Connected::Server(handshake.run_id.as_deref()),
+            true => Connected::Server(properties.run_id.as_deref()),
         }
     }
 
@@ -168,8 +168,8 @@ impl KnownServer {
     }
 
     /// Notes that a new connection leads to the server.
-    pub(super) fn connected(&mut self, handshake: &Handshake) {
-        let run_id = handshake.run_id.as_deref();
+    pub(super) fn connected(&mut self, properties: &ServerProperties) {
+        let run_id = properties.run_id.as_deref();
         let other = self.previous.as_ref();
         let other = other.is_some_and(|previous| previous.is_other(run_id));
         if mutant(Mutant::StepForgotten) {
@@ -179,17 +179,17 @@ impl KnownServer {
             // back to the server that it has left.
             self.clock.forget_readings();
         }
-        if let Some(reading) = handshake.witness.as_ref().and_then(|one| one.clock) {
+        if let Some(reading) = properties.witness.as_ref().and_then(|one| one.clock) {
             self.read_clock(reading);
         }
         // If slots move to another server, their keys go along. (That server may have been promoted, which its witness
         // shows.)
-        let previous = self.previous.as_ref().filter(|_| !handshake.routed);
-        let other = other && !handshake.routed;
+        let previous = self.previous.as_ref().filter(|_| !properties.routed);
+        let other = other && !properties.routed;
         self.replaced |= other;
         self.quarantine_reported &= !other;
-        if let Some((uptime, at)) = handshake.uptime {
-            let witness = handshake.witness.as_ref();
+        if let Some((uptime, at)) = properties.uptime {
+            let witness = properties.witness.as_ref();
             let start = ServerStart {
                 run_id,
                 uptime,
@@ -201,11 +201,11 @@ impl KnownServer {
             let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
             let votes = guard.map(|guard| guard.votes(previous, &start));
             let votes = votes.map(|votes| {
-                self.known(handshake)
+                self.known(properties)
                     .map_or(votes, |known| votes.sooner(known))
             });
             self.previous = Some(PreviousServer {
-                run_id: handshake.run_id.clone(),
+                run_id: properties.run_id.clone(),
                 heard: at,
                 votes: votes.unwrap_or(VotesFrom { held: at, all: at }),
             });
@@ -220,8 +220,8 @@ impl KnownServer {
     /// and when the new witness existed, the server had not been flushed and had evicted nothing since its start. So it
     /// has all locks that it granted since its identity began, and those that it may have forgotten before are over by
     /// those times.
-    fn known(&self, handshake: &Handshake) -> Option<&VotesFrom> {
-        let witness = handshake.witness.as_ref().filter(|_| handshake.routed)?;
+    fn known(&self, properties: &ServerProperties) -> Option<&VotesFrom> {
+        let witness = properties.witness.as_ref().filter(|_| properties.routed)?;
         let same = self.identity.as_ref() == Some(&witness.identity) && witness.lossless;
         self.previous
             .as_ref()

@@ -8,7 +8,7 @@
 //! - `witness`: what shows that a server still has the locks that it granted (`witness_look`: a look at that)
 //! - `clock_watch`: whether a server's clock was set forward
 //! - `witness_proofs`: answers that count only with such evidence
-//! - `handshake`: the properties that a server reports when it is connected
+//! - `server_properties`: the properties that a server reports when it is connected
 //! - `pending`: the commands whose replies are pending
 //! - `wire`: one connection (`outgoing`: the commands that are being sent; `wire/receiving`: the replies)
 //! - `debt`, `outbox`: the end of a lock that a node has not carried out yet
@@ -17,11 +17,10 @@
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
 //! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/link`: how
-//!   connections end and begin; `node/releases`: those that the node is owed)
+//!   connections end and begin; `node/debts`: the releases that are outstanding)
 
 pub(crate) mod clock_watch;
 pub(crate) mod debt;
-pub(crate) mod handshake;
 pub(crate) mod known_server;
 pub(crate) mod master_address;
 pub(crate) mod node;
@@ -33,6 +32,7 @@ pub(crate) mod pending;
 pub(crate) mod read_order;
 pub(crate) mod reconnect;
 pub(crate) mod restart_guard;
+pub(crate) mod server_properties;
 pub(crate) mod standing;
 pub(crate) mod wire;
 pub(crate) mod witness;

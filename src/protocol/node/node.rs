@@ -172,7 +172,7 @@ impl Node {
         self.is_connected() && !self.server.is_guarded() && !self.wire.address.is_from_directory()
     }
 
-    /// Whether the node's state changes only if something happens: all its answers count, and it is owed nothing.
+    /// Whether the node's state changes only if something happens: all its answers count, and no release is outstanding.
     #[inline]
     pub(crate) fn is_steady(&self) -> bool {
         self.always_votes() && self.outbox.has_none()
@@ -298,7 +298,7 @@ impl Node {
     /// Whether another ping is to be sent over a new connection: one at a time, since the server reads several in a
     /// turn. Over TLS each is a separate record.
     fn pings(&self) -> bool {
-        let at_once = match self.wire.handshake.by_record {
+        let at_once = match self.wire.properties.by_record {
             true => MAX_PINGS,
             false => 1,
         };

@@ -9,7 +9,7 @@ use crate::protocol::commands::action::{Action, Key};
 use crate::protocol::commands::dialect::Lack;
 use crate::protocol::commands::vote::Vote;
 use crate::protocol::node::notice::{Notice, Notices};
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// The maximum number of events that wait to be logged, and of those that wait for the observer.
 const MAX_EVENTS: usize = 1000;

@@ -98,7 +98,8 @@ mod tests {
     use crate::proof::fixtures;
     use crate::protocol::commands::action::Notify;
     use crate::protocol::commands::lock_info::LockInfo;
-    use crate::values::arithmetic::{NodeSet, Ttl};
+    use crate::values::arithmetic::Ttl;
+    use crate::values::node_set::NodeSet;
 
     const RELEASE: Action = Action::Release(Notify::First);
 

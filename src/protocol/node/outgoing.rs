@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// The commands sent to several nodes together.
 #[derive(Default)]

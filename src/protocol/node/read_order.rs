@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// How long a node is waited for at a time: about a tick of the kernel's clock, which is as short as a
 /// socket can wait.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::known_server::KnownServer;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::values::backoff::Backoff;
 
 /// A connection that may follow the present one.
@@ -12,7 +12,7 @@ pub(super) enum NextConnection {
     #[default]
     None,
     Connecting,
-    Made(Box<Handshake>),
+    Made(Box<ServerProperties>),
 }
 
 /// The tries to connect.
@@ -73,9 +73,9 @@ impl Reconnect {
         matches!(self.next, NextConnection::Made(_))
     }
 
-    pub(super) fn take_made(&mut self) -> Option<Handshake> {
+    pub(super) fn take_made(&mut self) -> Option<ServerProperties> {
         match std::mem::take(&mut self.next) {
-            NextConnection::Made(handshake) => Some(*handshake),
+            NextConnection::Made(properties) => Some(*properties),
             other => {
                 self.next = other;
                 None

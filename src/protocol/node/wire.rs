@@ -13,10 +13,10 @@ use crate::protocol::commands::dialect::{Alone, Beside, Dialect, Lack};
 use crate::protocol::commands::resp::{self, ReplyReader};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::master_address::MasterAddress;
 use crate::protocol::node::outgoing::Output;
 use crate::protocol::node::pending::{OperationId, Pending, SentCommand};
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness;
 use crate::protocol::node::witness_look;
 use crate::protocol::node::witness_proofs::{Part, Proofs};
@@ -75,7 +75,7 @@ struct Probe {
 
 #[derive(Default)]
 pub(crate) struct Wire {
-    pub(crate) handshake: Handshake,
+    pub(crate) properties: ServerProperties,
     reader: ReplyReader,
     expected: Replies,
     /// Replies that do not count yet.
@@ -87,7 +87,7 @@ pub(crate) struct Wire {
     probe: Probe,
     /// When to ping a node that gives no votes.
     ping_at: Option<Instant>,
-    /// Whether something other than the handshake and pings was answered.
+    /// Whether something other than the set-up and pings was answered.
     useful: bool,
     /// The scripts whose texts were sent, among those that are loaded with their first call.
     loaded: u32,
@@ -96,12 +96,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(mut handshake: Handshake) -> Wire {
+    pub(crate) fn new(mut properties: ServerProperties) -> Wire {
         Wire {
-            reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
-            proofs: Proofs::new(handshake.witness.take()),
-            address: MasterAddress::new(handshake.found.clone()),
-            handshake,
+            reader: ReplyReader::new(std::mem::take(&mut properties.secret)),
+            proofs: Proofs::new(properties.witness.take()),
+            address: MasterAddress::new(properties.found.clone()),
+            properties,
             ..Wire::default()
         }
     }
@@ -154,7 +154,7 @@ impl Wire {
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
     #[inline]
     pub(crate) fn dialect(&mut self, loads: Option<usize>, key: &Key) -> Dialect {
-        let mut dialect = self.handshake.dialect;
+        let mut dialect = self.properties.dialect;
         if self.alone.has(key.names()) {
             dialect.beside = Beside::None;
         }
@@ -178,7 +178,7 @@ impl Wire {
     #[inline]
     pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
         // A record is read as a whole, or not at all.
-        let before = match self.handshake.by_record {
+        let before = match self.properties.by_record {
             true => 0,
             false => out.bytes.len() - out.start,
         };
@@ -203,7 +203,7 @@ impl Wire {
         }
         for part in self.proofs.behind().into_iter().flatten() {
             self.expect(Pending::Look(part), out);
-            let own = self.handshake.witness_key.as_deref();
+            let own = self.properties.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
             let [_, replication, stats, _, get, _] = witness_look::look(&key);
             let command: &[&[u8]] = match part {
@@ -219,14 +219,14 @@ impl Wire {
 
     /// The missing capabilities that do not affect votes.
     pub(crate) fn lacks(&self) -> [Option<Lack>; 4] {
-        let [dialect, guard, run_id] = self.handshake.lacks();
+        let [dialect, guard, run_id] = self.properties.lacks();
         [dialect, guard, run_id, self.proofs.lack()]
     }
 
     /// Notes that `out` has everything that is being sent.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         let mut bytes = out.bytes.len() - out.start;
-        if self.handshake.by_record && bytes > 0 && !mutant(Mutant::PingCountsManyWrites) {
+        if self.properties.by_record && bytes > 0 && !mutant(Mutant::PingCountsManyWrites) {
             bytes = bytes.max(EVENT_LOOP_READ);
         }
         self.sent = self.sent.wrapping_add(bytes);
@@ -352,9 +352,9 @@ mod tests {
             lossless: true,
             clock: None,
         };
-        let mut wire = Wire::new(Handshake {
+        let mut wire = Wire::new(ServerProperties {
             witness: Some(witness),
-            ..Handshake::default()
+            ..ServerProperties::default()
         });
         let out = Output {
             bytes: &mut Vec::new(),

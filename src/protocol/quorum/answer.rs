@@ -9,7 +9,8 @@ use crate::errors::node_errors::NodeErrors;
 use crate::protocol::commands::vote::NOTIFIED;
 use crate::protocol::node::node::Node;
 use crate::protocol::quorum::votes::{Remarks, Votes};
-use crate::values::arithmetic::{NodeSet, Question, Tally};
+use crate::values::arithmetic::{Question, Tally};
+use crate::values::node_set::NodeSet;
 
 pub(crate) enum Outcome {
     /// The nodes that the operation was sent to.

@@ -15,11 +15,12 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::votes::Remarks;
-use crate::values::arithmetic::{Deadline, NodeSet, Ttl};
+use crate::values::arithmetic::{Deadline, Ttl};
 use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
 use crate::values::clock::Point;
 use crate::values::label::Label;
 use crate::values::lock_value::Since;
+use crate::values::node_set::NodeSet;
 use crate::values::token::Token;
 
 /// The maximum number of split votes. The pauses double: after so many, the attempt has met a holder that has the lock

@@ -9,7 +9,8 @@ use crate::protocol::commands::vote::Vote;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::pending::OperationId;
-use crate::values::arithmetic::{NodeSet, Ttl};
+use crate::values::arithmetic::Ttl;
+use crate::values::node_set::NodeSet;
 
 /// A permit that was acquired before all nodes had answered.
 pub(crate) struct LateGrant {

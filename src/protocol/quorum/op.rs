@@ -8,9 +8,10 @@ use crate::protocol::commands::kind::Kind;
 use crate::protocol::commands::node_queue::{Channel, QueueTurn};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::values::arithmetic::{NodeSet, Question};
+use crate::values::arithmetic::Question;
 use crate::values::endpoint::Endpoint;
 use crate::values::label::Label;
+use crate::values::node_set::NodeSet;
 
 /// A request to all nodes.
 #[derive(Clone)]
@@ -53,7 +54,8 @@ pub(crate) struct NamedServer {
 }
 
 impl Op {
-    /// The action whose reply a node sends, where `sent` is owed to it: a shortening that is written late is a release.
+    /// The action that a node's reply answers: `sent`, if that was written later instead. (A shortening that is late is a
+    /// release.)
     pub(crate) fn answered<'a>(&'a self, sent: Option<&'a Action>) -> &'a Action {
         match (&self.action, sent) {
             (Action::Shorten(_), Some(sent)) => sent,

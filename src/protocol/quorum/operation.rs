@@ -18,8 +18,9 @@ use crate::protocol::node::standing::Standing;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::view::View;
 use crate::protocol::quorum::votes::Votes;
-use crate::values::arithmetic::{NodeSet, Verdict, majority, spare};
+use crate::values::arithmetic::{Verdict, majority, spare};
 use crate::values::endpoint::is_at;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

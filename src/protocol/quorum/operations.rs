@@ -13,7 +13,7 @@ use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::operation::{Operation, Phase};
 use crate::protocol::quorum::view::View;
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 use crate::values::prefix::Prefix;
 
 /// The number of entries that are kept for operations to come.
@@ -59,8 +59,8 @@ impl<W> Operations<W> {
         let new = |bytes| Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
         match free {
             Some(index) => {
-                let place = &mut self.entries[index];
-                *place = new(std::mem::take(&mut place.bytes));
+                let entry = &mut self.entries[index];
+                *entry = new(std::mem::take(&mut entry.bytes));
                 index
             }
             None => {

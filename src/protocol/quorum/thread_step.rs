@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::protocol::discovery::found_master::FoundMaster;
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::read_order::Reader;
 use crate::protocol::node::standing::Standing;
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 #[derive(Clone, Copy)]
 pub(crate) struct View {

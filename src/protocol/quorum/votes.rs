@@ -12,7 +12,8 @@ use crate::protocol::commands::vote::{Instead, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::node::Node;
 use crate::protocol::node::restart_guard::retry_after;
-use crate::values::arithmetic::{NodeSet, Question, Tally, spare};
+use crate::values::arithmetic::{Question, Tally, spare};
+use crate::values::node_set::NodeSet;
 
 /// The details of nodes' votes besides yes and no. Mostly there are none, and then they take no room.
 #[derive(Clone, Debug, Default)]

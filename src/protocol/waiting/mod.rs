@@ -7,7 +7,7 @@
 //! - `poller`: the one thread of a process that asks for a lock
 //! - `waiter`: a thread that waits
 //! - `wait_queue`: the threads of a process that wait, and which of them is next (`wait_queue/leaving`: those that leave;
-//!   `wait_queue/hand_offs`: releases in this process; `wait_queue/subscribers`: messages of the nodes)
+//!   `wait_queue/hand_offs`: releases in this process; `wait_queue/subscriber_events`: messages of the nodes)
 
 pub(crate) mod held_here;
 pub(crate) mod poller;

@@ -21,8 +21,9 @@ use crate::protocol::commands::node_queue::QueueTurn;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::subscriptions::Subscriptions;
-use crate::values::arithmetic::{NodeSet, majority};
+use crate::values::arithmetic::majority;
 use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::values::node_set::NodeSet;
 use crate::values::random::Rng;
 
 /// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.
@@ -74,7 +75,7 @@ enum PollerPhase {
 
 /// The poller's relation to the queues on the nodes. The value only ever moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Membership {
+enum QueueMembership {
     /// Too little time to be notified: the poller only tries.
     NoTime,
     /// A thread of this process may hold the lock: one plain try comes before the poller enqueues.
@@ -130,7 +131,7 @@ pub(crate) struct Poller {
     turn: Option<QueueTurn>,
     /// Since when the lock has been reserved for others. Attempts that failed do not count.
     reserved_since: Option<Instant>,
-    membership: Membership,
+    membership: QueueMembership,
     /// Whether the poller has paused once for a holder in this process, or must not.
     paused_for_local: bool,
     /// Whether this may be the only waiter that has found out that the lock is free.
@@ -159,8 +160,8 @@ impl Poller {
             turn,
             reserved_since: None,
             membership: match held_here {
-                true => Membership::PlainTryFirst,
-                false => Membership::Outside,
+                true => QueueMembership::PlainTryFirst,
+                false => QueueMembership::Outside,
             },
             // Where order counts, all waiters have to be in the queues.
             paused_for_local: turn.is_some(),
@@ -189,7 +190,7 @@ impl Poller {
 
     /// Notes that there is too little time to be notified.
     pub(crate) fn has_no_time(&mut self) {
-        self.membership = Membership::NoTime;
+        self.membership = QueueMembership::NoTime;
     }
 
     /// The only try of a waiter whose time is over.
@@ -215,12 +216,15 @@ impl Poller {
 
     /// Whether the poller has waited for another process.
     pub(crate) fn was_denied(&self) -> bool {
-        self.membership == Membership::Denied
+        self.membership == QueueMembership::Denied
     }
 
     /// Whether the poller may be in the queues on the nodes, and must be notified by other processes.
     pub(crate) fn is_enqueued(&self) -> bool {
-        matches!(self.membership, Membership::Enqueued | Membership::Denied)
+        matches!(
+            self.membership,
+            QueueMembership::Enqueued | QueueMembership::Denied
+        )
     }
 
     /// Whether another waiter must be notified if the poller gives up.
@@ -233,8 +237,8 @@ impl Poller {
     }
 
     fn skip_plain_try(&mut self) {
-        if self.membership == Membership::PlainTryFirst {
-            self.membership = Membership::Outside;
+        if self.membership == QueueMembership::PlainTryFirst {
+            self.membership = QueueMembership::Outside;
         }
     }
 
@@ -300,17 +304,17 @@ impl Poller {
     /// subscriptions that a waiter in the queues needs are not there yet.
     fn tries_plainly(&mut self, unsubscribed: bool) -> bool {
         match self.membership {
-            Membership::NoTime => true,
-            Membership::PlainTryFirst => {
-                self.membership = Membership::Outside;
+            QueueMembership::NoTime => true,
+            QueueMembership::PlainTryFirst => {
+                self.membership = QueueMembership::Outside;
                 true
             }
-            Membership::Outside if unsubscribed => true,
-            Membership::Outside => {
-                self.membership = Membership::Enqueued;
+            QueueMembership::Outside if unsubscribed => true,
+            QueueMembership::Outside => {
+                self.membership = QueueMembership::Enqueued;
                 false
             }
-            Membership::Enqueued | Membership::Denied => false,
+            QueueMembership::Enqueued | QueueMembership::Denied => false,
         }
     }
 
@@ -372,12 +376,12 @@ impl Poller {
         // The process that held the lock then notifies the next waiter.
         self.must_notify = self.wakeup.retry_now || !self.wakeup.notified.is_empty();
         match self.membership {
-            Membership::PlainTryFirst | Membership::Outside => {
+            QueueMembership::PlainTryFirst | QueueMembership::Outside => {
                 self.phase = PollerPhase::Ready;
                 return;
             }
-            Membership::Enqueued => self.membership = Membership::Denied,
-            Membership::NoTime | Membership::Denied => {}
+            QueueMembership::Enqueued => self.membership = QueueMembership::Denied,
+            QueueMembership::NoTime | QueueMembership::Denied => {}
         }
         let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
         self.met(rejection.holder(quorum), rng, now);

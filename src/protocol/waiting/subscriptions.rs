@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::op::Op;
-use crate::values::arithmetic::{NodeSet, majority};
+use crate::values::arithmetic::majority;
+use crate::values::node_set::NodeSet;
 
 /// How long subscriptions and idle queues are kept after their last use.
 pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ pub(crate) enum SubscriberTask {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+enum SubscriptionStatus {
     /// This process has no channel.
     Unavailable,
     /// There is no subscriber. `failed`: it could not be started.
@@ -72,14 +73,14 @@ enum Status {
     Subscribed,
 }
 
-impl Status {
+impl SubscriptionStatus {
     fn has_failed(self) -> bool {
         match self {
-            Status::Unavailable => true,
-            Status::Unneeded { failed }
-            | Status::ToStart { failed }
-            | Status::Connecting { failed } => failed,
-            Status::Subscribed => false,
+            SubscriptionStatus::Unavailable => true,
+            SubscriptionStatus::Unneeded { failed }
+            | SubscriptionStatus::ToStart { failed }
+            | SubscriptionStatus::Connecting { failed } => failed,
+            SubscriptionStatus::Subscribed => false,
         }
     }
 }
@@ -89,7 +90,7 @@ pub(crate) struct Subscriptions {
     /// `None`: this process cannot be notified.
     channel: Option<Channel>,
     /// The status for each node.
-    statuses: Vec<Status>,
+    statuses: Vec<SubscriptionStatus>,
     needed_until: Option<Instant>,
     /// Until when workers that could not be started are not started again.
     failed_until: Option<Instant>,
@@ -100,8 +101,8 @@ pub(crate) struct Subscriptions {
 impl Subscriptions {
     pub(crate) fn new(nodes: usize, channel: Option<Channel>) -> Subscriptions {
         let status = match channel {
-            Some(_) => Status::Unneeded { failed: false },
-            None => Status::Unavailable,
+            Some(_) => SubscriptionStatus::Unneeded { failed: false },
+            None => SubscriptionStatus::Unavailable,
         };
         Subscriptions {
             channel,
@@ -128,13 +129,14 @@ impl Subscriptions {
     }
 
     pub(crate) fn suffice(&self) -> bool {
-        let is_subscribed = |status: &&Status| **status == Status::Subscribed;
+        let is_subscribed =
+            |status: &&SubscriptionStatus| **status == SubscriptionStatus::Subscribed;
         self.statuses.iter().filter(is_subscribed).count() >= self.enough()
     }
 
     /// Whether so many have failed that it is useless to wait for the others.
     pub(crate) fn is_hopeless(&self) -> bool {
-        let is_well = |status: &&Status| !status.has_failed();
+        let is_well = |status: &&SubscriptionStatus| !status.has_failed();
         self.statuses.iter().filter(is_well).count() < self.enough()
     }
 
@@ -150,10 +152,10 @@ impl Subscriptions {
         self.keep(now);
         let pauses = self.failed_until.is_some_and(|until| now < until);
         for status in &mut self.statuses {
-            if let Status::Unneeded { failed } = *status
+            if let SubscriptionStatus::Unneeded { failed } = *status
                 && !(failed && pauses)
             {
-                *status = Status::ToStart { failed };
+                *status = SubscriptionStatus::ToStart { failed };
             }
         }
     }
@@ -164,8 +166,12 @@ impl Subscriptions {
 
     /// Whether there is no worker, and none waits to be started.
     pub(crate) fn is_idle(&self) -> bool {
-        let idle =
-            |status: &Status| matches!(status, Status::Unavailable | Status::Unneeded { .. });
+        let idle = |status: &SubscriptionStatus| {
+            matches!(
+                status,
+                SubscriptionStatus::Unavailable | SubscriptionStatus::Unneeded { .. }
+            )
+        };
         self.statuses.iter().all(idle)
     }
 
@@ -175,46 +181,46 @@ impl Subscriptions {
     pub(crate) fn take_to_start(&mut self) -> NodeSet {
         let mut nodes = NodeSet::EMPTY;
         for (node, status) in self.statuses.iter_mut().enumerate() {
-            if let Status::ToStart { failed } = *status {
-                *status = Status::Connecting { failed };
+            if let SubscriptionStatus::ToStart { failed } = *status {
+                *status = SubscriptionStatus::Connecting { failed };
                 nodes.add(node);
             }
         }
         nodes
     }
 
-    fn set(&mut self, node: usize, status: Status) {
+    fn set(&mut self, node: usize, status: SubscriptionStatus) {
         if let Some(old) = self.statuses.get_mut(node) {
             *old = status;
         }
     }
 
     pub(crate) fn subscribed(&mut self, node: usize) {
-        self.set(node, Status::Subscribed);
+        self.set(node, SubscriptionStatus::Subscribed);
     }
 
     /// Notes that a subscription has ended, or could not be made. Its worker tries again.
     pub(crate) fn failed(&mut self, node: usize) {
-        self.set(node, Status::Connecting { failed: true });
+        self.set(node, SubscriptionStatus::Connecting { failed: true });
     }
 
     pub(crate) fn cannot_start_worker(&mut self, node: usize, now: Instant) {
         self.failed_until = Some(now + START_AGAIN);
-        self.set(node, Status::Unneeded { failed: true });
+        self.set(node, SubscriptionStatus::Unneeded { failed: true });
     }
 
     /// Notes that no subscription is needed, so the worker of this node ends.
     pub(crate) fn end(&mut self, node: usize) {
         for status in &mut self.statuses {
             // After a pause all failures may have passed.
-            if let Status::Unneeded { failed }
-            | Status::ToStart { failed }
-            | Status::Connecting { failed } = status
+            if let SubscriptionStatus::Unneeded { failed }
+            | SubscriptionStatus::ToStart { failed }
+            | SubscriptionStatus::Connecting { failed } = status
             {
                 *failed = false;
             }
         }
-        self.set(node, Status::Unneeded { failed: false });
+        self.set(node, SubscriptionStatus::Unneeded { failed: false });
     }
 
     // ---- notifications for other processes

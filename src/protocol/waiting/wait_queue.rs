@@ -8,7 +8,7 @@
 
 pub(crate) mod hand_offs;
 mod leaving;
-mod subscribers;
+mod subscriber_events;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

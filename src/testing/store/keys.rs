@@ -2,7 +2,7 @@
 
 use super::{
     CommandRun, Entry, Mood, NO_NUMBER, NO_TTL, NOT_PERMITTED, OUT_OF_MEMORY, READ_ONLY, Result,
-    TOO_FEW_REPLICAS, Value, WRONG_TYPE,
+    StoredValue, TOO_FEW_REPLICAS, WRONG_TYPE,
 };
 
 impl CommandRun<'_> {
@@ -32,7 +32,7 @@ impl CommandRun<'_> {
         i64::try_from(last).is_ok().then_some(last)
     }
 
-    pub(super) fn value(&self, name: &[u8]) -> Option<&Value> {
+    pub(super) fn stored_value(&self, name: &[u8]) -> Option<&StoredValue> {
         let entry = self.store.entries.iter().find(|entry| entry.name == name);
         entry.map(|entry| &entry.value)
     }
@@ -43,9 +43,9 @@ impl CommandRun<'_> {
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.value(name) {
+        match self.stored_value(name) {
             None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text.clone())),
+            Some(StoredValue::Text(text)) => Ok(Some(text.clone())),
             Some(_) => Err(WRONG_TYPE),
         }
     }
@@ -71,17 +71,18 @@ impl CommandRun<'_> {
             Some(ttl) => Some(self.last(ttl).ok_or(NO_TTL)?),
             None => None,
         };
-        if if_none && self.value(name).is_some() {
+        if if_none && self.stored_value(name).is_some() {
             return Ok(false);
         }
         self.store.remove(name);
-        self.store.insert(name, Value::Text(text.to_vec()), last);
+        self.store
+            .insert(name, StoredValue::Text(text.to_vec()), last);
         Ok(true)
     }
 
     pub(super) fn del(&mut self, name: &[u8]) -> Result<i64> {
         self.may_write(false)?;
-        let there = self.value(name).is_some();
+        let there = self.stored_value(name).is_some();
         self.store.remove(name);
         Ok(i64::from(there))
     }
@@ -116,7 +117,7 @@ impl CommandRun<'_> {
         let mut none = Vec::new();
         let members = match self.entry(name).map(|entry| &mut entry.value) {
             None => &mut none,
-            Some(Value::Queue(members)) => members,
+            Some(StoredValue::Queue(members)) => members,
             Some(_) => return Err(WRONG_TYPE),
         };
         let done = act(members);
@@ -124,7 +125,7 @@ impl CommandRun<'_> {
         if is_empty {
             self.store.remove(name);
         } else if !none.is_empty() {
-            self.store.insert(name, Value::Queue(none), None);
+            self.store.insert(name, StoredValue::Queue(none), None);
         }
         Ok(done)
     }
@@ -156,8 +157,8 @@ impl CommandRun<'_> {
     }
 
     pub(super) fn first(&mut self, name: &[u8]) -> Option<Vec<u8>> {
-        match self.value(name) {
-            Some(Value::Queue(members)) => members.first().map(|first| first.1.clone()),
+        match self.stored_value(name) {
+            Some(StoredValue::Queue(members)) => members.first().map(|first| first.1.clone()),
             _ => None,
         }
     }

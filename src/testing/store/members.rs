@@ -1,7 +1,8 @@
 //! The scripts of permits, readers and writers, written out by hand.
 
 use super::{
-    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed,
+    ANOTHER, CommandRun, GONE, NOT_ITS_ARGUMENTS, Result, ScriptArgs, StoreReply, StoredValue,
+    needed,
 };
 use crate::protocol::commands::node_queue;
 use crate::protocol::commands::scripts::{
@@ -49,7 +50,7 @@ fn last(members: &[(i64, Vec<u8>)]) -> Option<i64> {
 }
 
 /// The slot of a member, also where a reader was written among permits.
-fn number(member: &[u8]) -> Option<u64> {
+pub(super) fn number(member: &[u8]) -> Option<u64> {
     let digits = head(member)?.get(1..)?;
     str::from_utf8(digits).ok()?.parse().ok()
 }
@@ -73,34 +74,34 @@ impl CommandRun<'_> {
     pub(super) fn run_of_members(
         &mut self,
         hash: &[u8],
-        given: ScriptArgs<'_>,
-    ) -> Option<Result<Data>> {
-        let all = [given.keys, given.args].concat();
+        script_args: ScriptArgs<'_>,
+    ) -> Option<Result<StoreReply>> {
+        let all = [script_args.keys, script_args.args].concat();
         let args = &*all;
         let is = |script: Script| hash == script.hash;
         let answer = match () {
-            () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(given)),
-            () if is(ACQUIRE_READ) => return Some(self.acquire_read(given)),
-            () if is(ACQUIRE_WRITE) => return Some(self.acquire_write(given)),
+            () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(script_args)),
+            () if is(ACQUIRE_READ) => return Some(self.acquire_read(script_args)),
+            () if is(ACQUIRE_WRITE) => return Some(self.acquire_write(script_args)),
             () if is(EXTEND_MEMBER) => self.extend_member(args),
-            () if is(RELEASE_MEMBER) => self.release_member(given),
+            () if is(RELEASE_MEMBER) => self.release_member(script_args),
             () if is(REFILL_MEMBER) => self.refill_member(args),
             () if is(FENCE_MEMBER) => self.fence_member(args),
             () => return None,
         };
-        Some(answer.map(Data::Int))
+        Some(answer.map(StoreReply::Int))
     }
 
-    fn now(&self) -> i64 {
+    pub(super) fn now(&self) -> i64 {
         i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX)
     }
 
     /// The kind of value under a name, without the members that have ended.
     pub(super) fn find_kind(&mut self, lock: &[u8]) -> Result<Found> {
-        let found = match self.value(lock) {
+        let found = match self.stored_value(lock) {
             None => Found::Nothing,
-            Some(Value::Text(_)) => Found::Text,
-            Some(Value::Queue(members)) => members
+            Some(StoredValue::Text(_)) => Found::Text,
+            Some(StoredValue::Queue(members)) => members
                 .first()
                 .and_then(|first| beginning(&first.1)?.first())
                 .map_or(Found::Other, |kind| Found::Members(*kind)),
@@ -128,7 +129,7 @@ impl CommandRun<'_> {
     fn is_ahead(&self, lock: &[u8]) -> i64 {
         let entry = self.store.entries.iter().find(|entry| entry.name == lock);
         match entry.map(|entry| (entry.last, &entry.value)) {
-            Some((Some(end), Value::Queue(members))) => {
+            Some((Some(end), StoredValue::Queue(members))) => {
                 let end = i64::try_from(end).unwrap_or(i64::MAX);
                 last(members).map_or(0, |last| end.saturating_sub(last))
             }
@@ -137,8 +138,8 @@ impl CommandRun<'_> {
     }
 
     /// The permits and readers, as they are shown.
-    pub(super) fn holders(&self, lock: &[u8]) -> Option<Data> {
-        let Some(Value::Queue(members)) = self.value(lock) else {
+    pub(super) fn holders(&self, lock: &[u8]) -> Option<StoreReply> {
+        let Some(StoredValue::Queue(members)) = self.stored_value(lock) else {
             return None;
         };
         head(&members.first()?.1)?;
@@ -151,18 +152,18 @@ impl CommandRun<'_> {
                 let start = member.get(..=lock_value::MOST_OF_MEMBER).unwrap_or(member);
                 let one = [format!("{left} ").as_bytes(), start].concat();
                 size += 8 + one.len();
-                holders.push(Data::Bulk(one));
+                holders.push(StoreReply::Bulk(one));
             }
         }
         Some(match holders.is_empty() {
-            true => Data::Nil,
-            false => Data::Array(holders),
+            true => StoreReply::Nil,
+            false => StoreReply::Array(holders),
         })
     }
 
-    fn members(&self, lock: &[u8], found: Found) -> Vec<(i64, Vec<u8>)> {
-        match (found, self.value(lock)) {
-            (Found::Members(_), Some(Value::Queue(members))) => members.clone(),
+    pub(super) fn members(&self, lock: &[u8], found: Found) -> Vec<(i64, Vec<u8>)> {
+        match (found, self.stored_value(lock)) {
+            (Found::Members(_), Some(StoredValue::Queue(members))) => members.clone(),
             _ => Vec::new(),
         }
     }
@@ -195,8 +196,8 @@ impl CommandRun<'_> {
     }
 
     fn set_end(&mut self, lock: &[u8]) -> Result<()> {
-        let last = match self.value(lock) {
-            Some(Value::Queue(members)) => last(members),
+        let last = match self.stored_value(lock) {
+            Some(StoredValue::Queue(members)) => last(members),
             _ => None,
         };
         if let Some(last) = last {
@@ -211,7 +212,7 @@ impl CommandRun<'_> {
         Ok(())
     }
 
-    fn put(&mut self, lock: &[u8], member: &[u8], ttl: i64) -> Result<()> {
+    pub(super) fn put(&mut self, lock: &[u8], member: &[u8], ttl: i64) -> Result<()> {
         let end = self.now().saturating_add(ttl);
         self.zadd(lock, end, member)?;
         if mutant(Mutant::EndWithLast) {
@@ -220,54 +221,17 @@ impl CommandRun<'_> {
         self.set_end(lock)
     }
 
-    fn acquire_permit(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (&[lock, ref queue @ ..], &[value, ttl, me, _, _, _, permits, preferred]) =
-            (given.keys, given.args)
-        else {
-            return Err(NOT_ITS_ARGUMENTS);
-        };
-        let found = self.find_kind(lock)?;
-        match found {
-            Found::Text => return Ok(Data::Int(-1)),
-            Found::Members(b'r') => return Ok(Data::Int(-2)),
-            Found::Other => return Ok(Data::Int(-4)),
-            Found::Nothing | Found::Members(_) => {}
-        }
-        let (permits, preferred): (u64, u64) = (needed(permits)?, needed(preferred)?);
-        self.may_write(true)?;
-        let members = self.members(lock, found);
-        let taken: Vec<u64> = members.iter().filter_map(|one| number(&one.1)).collect();
-        let slots = (0..permits).map(|i| (preferred + i) % permits);
-        let free = slots.into_iter().find(|slot| !taken.contains(slot));
-        if let Some(slot) = free {
-            self.remove_waiter(queue.first().copied(), me);
-            let member = [format!("redlock:s{slot:03}").as_bytes(), value].concat();
-            self.put(lock, &member, needed(ttl)?)?;
-            return Ok(Data::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
-        }
-        let sum = members.iter().filter(|one| head(&one.1).is_some());
-        let sum = sum.fold(0, |sum: u32, one| {
-            let [a, b, c, ..] = token(&one.1).unwrap_or_default() else {
-                return sum;
-            };
-            (sum + u32::from_be_bytes([0, *a, *b, *c])) % (1 << 24)
-        });
-        let left = members.first().map_or(0, |first| first.0 - self.now());
-        let denied = format!("{} {sum:06x} {}", left.max(0), self.joined(given, 1, 0)?);
-        Ok(Data::Bulk(denied.into_bytes()))
-    }
-
     /// A denial in three words, like that of a plain lock.
-    fn held(&mut self, given: ScriptArgs<'_>, value: &[u8]) -> Result<Data> {
+    fn held(&mut self, script_args: ScriptArgs<'_>, value: &[u8]) -> Result<StoreReply> {
         let hash = sha1(value.get(..20).unwrap_or(value));
         let hash = String::from_utf8_lossy(hash.get(..6).unwrap_or_default()).into_owned();
-        let left = self.pttl(given.lock()?);
-        let denied = format!("{left} {hash} {}", self.joined(given, 1, 0)?);
-        Ok(Data::Bulk(denied.into_bytes()))
+        let left = self.pttl(script_args.lock()?);
+        let denied = format!("{left} {hash} {}", self.joined(script_args, 1, 0)?);
+        Ok(StoreReply::Bulk(denied.into_bytes()))
     }
 
     pub(super) fn mark(&self, mark: &[u8]) -> Option<StoredMark> {
-        let Some(Value::Text(text)) = self.value(mark) else {
+        let Some(StoredValue::Text(text)) = self.stored_value(mark) else {
             return None;
         };
         let text = str::from_utf8(text).ok()?;
@@ -285,19 +249,20 @@ impl CommandRun<'_> {
         .filter(|mark| !mark.channel.is_empty())
     }
 
-    fn acquire_read(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (lock, &[value, ttl, me, _, waited, _]) = (given.lock()?, given.args) else {
+    fn acquire_read(&mut self, script_args: ScriptArgs<'_>) -> Result<StoreReply> {
+        let (lock, &[value, ttl, me, _, waited, _]) = (script_args.lock()?, script_args.args)
+        else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let (queue, mark) = given.beside(1, 0);
+        let (queue, mark) = script_args.beside(1, 0);
         let found = self.find_kind(lock)?;
         match found {
             Found::Text => {
                 let value = self.get(lock)?.unwrap_or_default();
-                return self.held(given, &value);
+                return self.held(script_args, &value);
             }
-            Found::Members(b's') => return Ok(Data::Int(-3)),
-            Found::Other => return Ok(Data::Int(-4)),
+            Found::Members(b's') => return Ok(StoreReply::Int(-3)),
+            Found::Other => return Ok(StoreReply::Int(-4)),
             Found::Nothing | Found::Members(_) => {}
         }
         let came = self.now() - needed::<i64>(waited)?;
@@ -310,8 +275,8 @@ impl CommandRun<'_> {
                 || self.publish(&older.channel, lock) != 0
             {
                 let left = self.pttl(key).max(0);
-                let denied = format!("{left} - {}", self.joined(given, 1, 0)?);
-                return Ok(Data::Bulk(denied.into_bytes()));
+                let denied = format!("{left} - {}", self.joined(script_args, 1, 0)?);
+                return Ok(StoreReply::Bulk(denied.into_bytes()));
             }
             let _ = self.del(key);
         }
@@ -319,19 +284,20 @@ impl CommandRun<'_> {
         self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
         self.remove_waiter(queue, me);
         self.tell_next(queue, lock, b"");
-        Ok(Data::Int(1))
+        Ok(StoreReply::Int(1))
     }
 
-    fn acquire_write(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (lock, &[value, ttl, me, _, waited, _, writer, life]) = (given.lock()?, given.args)
+    fn acquire_write(&mut self, script_args: ScriptArgs<'_>) -> Result<StoreReply> {
+        let (lock, &[value, ttl, me, _, waited, _, writer, life]) =
+            (script_args.lock()?, script_args.args)
         else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let (queue, mark) = given.beside(1, 0);
+        let (queue, mark) = script_args.beside(1, 0);
         let found = self.find_kind(lock)?;
         match found {
-            Found::Members(b's') => return Ok(Data::Int(-3)),
-            Found::Other => return Ok(Data::Int(-4)),
+            Found::Members(b's') => return Ok(StoreReply::Int(-3)),
+            Found::Other => return Ok(StoreReply::Int(-4)),
             _ => {}
         }
         let beside = mutant(Mutant::WriteBesideReaders) && found != Found::Text;
@@ -340,12 +306,12 @@ impl CommandRun<'_> {
         }
         if self.set(lock, value, super::number(ttl), true)? {
             self.remove_waiter(queue, me);
-            return Ok(Data::Int(1));
+            return Ok(StoreReply::Int(1));
         }
         let since = self.now() - needed::<i64>(waited)?;
         let is_later = |older: &StoredMark| older.since > since || older.writer == writer;
         if let Some(mark) = mark.filter(|_| life != b"0" && !me.is_empty())
-            && (self.value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
+            && (self.stored_value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
         {
             let (channel, _) = node_queue::member_parts(me);
             let text = [since.to_string().as_bytes(), b" ", writer, b" ", channel].concat();
@@ -353,12 +319,12 @@ impl CommandRun<'_> {
         }
         if found == Found::Text {
             let value = self.get(lock)?.unwrap_or_default();
-            return self.held(given, &value);
+            return self.held(script_args, &value);
         }
         let members = self.members(lock, found);
         let (left, digits) = (self.pttl(lock), reader_digits(&members));
-        let denied = format!("{left} {digits} {}", self.joined(given, 1, 0)?);
-        Ok(Data::Bulk(denied.into_bytes()))
+        let denied = format!("{left} {digits} {}", self.joined(script_args, 1, 0)?);
+        Ok(StoreReply::Bulk(denied.into_bytes()))
     }
 
     fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {
@@ -398,11 +364,14 @@ impl CommandRun<'_> {
         Ok(())
     }
 
-    fn release_member(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (lock, &[id, guess, ref me @ ..]) = (given.lock()?, given.args) else {
+    fn release_member(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (lock, &[id, guess, ref me @ ..]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let (queue, alone) = (given.queue(), given.queue().is_none() && !me.is_empty());
+        let (queue, alone) = (
+            script_args.queue(),
+            script_args.queue().is_none() && !me.is_empty(),
+        );
         let found = self.find_kind(lock)?;
         let member = self.member(lock, found, id, guess);
         let Some((_, member)) = member.filter(|one| !alone || one.1 == guess) else {
@@ -413,7 +382,7 @@ impl CommandRun<'_> {
         let room = found == Found::Members(b's') || self.members(lock, found).is_empty();
         let silent = mutant(Mutant::QuietMembers);
         Ok(match room && !silent {
-            true => self.tell_next(queue, lock, given.me()),
+            true => self.tell_next(queue, lock, script_args.me()),
             false => 1,
         })
     }

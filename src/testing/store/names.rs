@@ -1,8 +1,8 @@
 //! The scripts of locks on one or more names, written out by hand.
 
 use super::{
-    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, Refused, Result, ScriptArgs, Value,
-    members, needed, number,
+    ANOTHER, CommandRun, GONE, NOT_ITS_ARGUMENTS, Refused, Result, ScriptArgs, StoreReply,
+    StoredValue, members, needed, number,
 };
 use crate::protocol::commands::scripts::{
     ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, LEAVE, REFILL_NAMES, RELEASE_NAMES, Script,
@@ -19,39 +19,39 @@ impl CommandRun<'_> {
     pub(super) fn run_of_names(
         &mut self,
         hash: &[u8],
-        given: ScriptArgs<'_>,
-    ) -> Option<Result<Data>> {
+        script_args: ScriptArgs<'_>,
+    ) -> Option<Result<StoreReply>> {
         let is = |script: Script| hash == script.hash;
         let answer = match () {
-            () if is(ACQUIRE_NAMES) => return Some(self.acquire_names(given)),
-            () if is(EXTEND_NAMES) => self.extend_names(given),
-            () if is(LEAVE) => self.leave_names(given),
-            () if is(RELEASE_NAMES) => self.release_names(given),
-            () if is(REFILL_NAMES) => self.refill_names(given),
-            () if is(FENCE_NAMES) => self.fence_names(given),
+            () if is(ACQUIRE_NAMES) => return Some(self.acquire_names(script_args)),
+            () if is(EXTEND_NAMES) => self.extend_names(script_args),
+            () if is(LEAVE) => self.leave_names(script_args),
+            () if is(RELEASE_NAMES) => self.release_names(script_args),
+            () if is(REFILL_NAMES) => self.refill_names(script_args),
+            () if is(FENCE_NAMES) => self.fence_names(script_args),
             () => return None,
         };
-        Some(answer.map(Data::Int))
+        Some(answer.map(StoreReply::Int))
     }
 
     /// Whether this token holds this name. Data of another type is held by none.
     fn has(&self, name: &[u8], token: &[u8]) -> bool {
-        match self.value(name) {
-            Some(Value::Text(value)) => start(value, lock_value::TOKEN) == token,
+        match self.stored_value(name) {
+            Some(StoredValue::Text(value)) => start(value, lock_value::TOKEN) == token,
             _ => false,
         }
     }
 
     /// The answer about a lock that is not held.
     fn instead_of_name(&self, name: &[u8]) -> i64 {
-        match self.value(name) {
+        match self.stored_value(name) {
             Some(_) => ANOTHER,
             None => GONE,
         }
     }
 
-    fn acquire_names(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (keys, [value, ttl, me, ..]) = (given.keys, given.args) else {
+    fn acquire_names(&mut self, script_args: ScriptArgs<'_>) -> Result<StoreReply> {
+        let (keys, [value, ttl, me, ..]) = (script_args.keys, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let count = match me.is_empty() {
@@ -60,54 +60,58 @@ impl CommandRun<'_> {
         };
         let names = keys.get(..count).unwrap_or_default();
         for (at, name) in names.iter().enumerate() {
-            let denied = match self.value(name) {
+            let denied = match self.stored_value(name) {
                 None => continue,
                 // The caller's own lock.
-                Some(Value::Text(value))
+                Some(StoredValue::Text(value))
                     if !value.is_empty()
-                        && given.args.get(6 + at) == Some(&start(value, lock_value::TOKEN)) =>
+                        && script_args.args.get(6 + at)
+                            == Some(&start(value, lock_value::TOKEN)) =>
                 {
                     continue;
                 }
-                Some(Value::Text(value)) => {
+                Some(StoredValue::Text(value)) => {
                     let hash = sha1(start(value, lock_value::TOKEN));
                     String::from_utf8_lossy(start(&hash, 6)).into_owned()
                 }
-                Some(Value::Queue(all)) => {
+                Some(StoredValue::Queue(all)) => {
                     let head = all.first().and_then(|first| members::beginning(&first.1));
                     match head.and_then(|head| head.first()) {
                         Some(b'r') => members::reader_digits(all),
-                        Some(_) => return Ok(Data::Int(-3)),
-                        None => return Ok(Data::Int(-4)),
+                        Some(_) => return Ok(StoreReply::Int(-3)),
+                        None => return Ok(StoreReply::Int(-4)),
                     }
                 }
                 #[cfg(test)]
-                Some(_) => return Ok(Data::Int(-4)),
+                Some(_) => return Ok(StoreReply::Int(-4)),
             };
             if mutant(Mutant::SomeNames) {
                 continue;
             }
             for (other, name) in names.iter().enumerate().filter(|one| one.0 != at) {
-                if self.value(name).is_none() && !mutant(Mutant::KeepMessage) {
+                if self.stored_value(name).is_none() && !mutant(Mutant::KeepMessage) {
                     // Another thread of this process may wait for this name alone.
-                    self.tell_next(given.beside(count, other).0, name, b"");
+                    self.tell_next(script_args.beside(count, other).0, name, b"");
                 }
             }
             let left = self.pttl(name);
-            let denied = format!("{left} {denied} {}{at}", self.joined(given, count, at)?);
-            return Ok(Data::Bulk(denied.into_bytes()));
+            let denied = format!(
+                "{left} {denied} {}{at}",
+                self.joined(script_args, count, at)?
+            );
+            return Ok(StoreReply::Bulk(denied.into_bytes()));
         }
         for (at, name) in names.iter().enumerate() {
-            if !mutant(Mutant::SomeNames) || self.value(name).is_none() {
+            if !mutant(Mutant::SomeNames) || self.stored_value(name).is_none() {
                 self.set(name, value, number(ttl), false)?;
             }
-            self.remove_waiter(given.beside(count, at).0, me);
+            self.remove_waiter(script_args.beside(count, at).0, me);
         }
-        Ok(Data::Int(1))
+        Ok(StoreReply::Int(1))
     }
 
-    fn extend_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (names, [token, ttl, shorten @ ..]) = (given.keys, given.args) else {
+    fn extend_names(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (names, [token, ttl, shorten @ ..]) = (script_args.keys, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if let Some(name) = names.iter().find(|name| !self.has(name, token)) {
@@ -119,14 +123,14 @@ impl CommandRun<'_> {
         Ok(1)
     }
 
-    fn release_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let [token, count, me, writer] = *given.args else {
+    fn release_names(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let [token, count, me, writer] = *script_args.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let count: usize = needed(count)?;
         let (mut lost, mut result) = (None, 1);
-        for (at, name) in given.keys.iter().take(count).enumerate() {
-            let (queue, mark) = given.beside(count, at);
+        for (at, name) in script_args.keys.iter().take(count).enumerate() {
+            let (queue, mark) = script_args.beside(count, at);
             self.delete_mark(mark, writer);
             if !self.has(name, token) {
                 lost = lost.max(Some(self.instead_of_name(name)));
@@ -142,11 +146,11 @@ impl CommandRun<'_> {
         Ok(lost.unwrap_or(result))
     }
 
-    fn refill_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (names, [token, value, ttl]) = (given.keys, given.args) else {
+    fn refill_names(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (names, [token, value, ttl]) = (script_args.keys, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let taken = |name: &&[u8]| self.value(name).is_some() && !self.has(name, token);
+        let taken = |name: &&[u8]| self.stored_value(name).is_some() && !self.has(name, token);
         if names.iter().any(taken) {
             return Ok(0);
         }
@@ -156,11 +160,11 @@ impl CommandRun<'_> {
         Ok(1)
     }
 
-    fn fence_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let [token, at_least] = *given.args else {
+    fn fence_names(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let [token, at_least] = *script_args.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let (names, counters) = given.keys.split_at(given.keys.len() / 2);
+        let (names, counters) = script_args.keys.split_at(script_args.keys.len() / 2);
         let time = self.store.time - self.store.time % self.store.step;
         let mut next = needed::<u64>(at_least)?.max(time) as f64;
         for (name, counter) in names.iter().zip(counters) {

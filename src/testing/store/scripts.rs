@@ -1,8 +1,8 @@
 //! The scripts, written out by hand: they do the same as `protocol/scripts/*.lua`.
 
 use super::{
-    ANOTHER, CommandRun, Data, GONE, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, ScriptArgs,
-    Value, needed, number,
+    ANOTHER, CommandRun, GONE, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, ScriptArgs,
+    StoreReply, StoredValue, needed, number,
 };
 use crate::protocol::commands::node_queue;
 use crate::protocol::commands::scripts::{
@@ -32,7 +32,7 @@ fn lua_number(number: i64) -> String {
 
 impl CommandRun<'_> {
     /// Runs the script with this hash.
-    pub(super) fn run(&mut self, hash: &[u8], args: ScriptArgs<'_>) -> Result<Data> {
+    pub(super) fn run(&mut self, hash: &[u8], args: ScriptArgs<'_>) -> Result<StoreReply> {
         let is = |script: Script| hash == script.hash;
         if is(ACQUIRE_OR_ENQUEUE) {
             return self.knock(args);
@@ -55,7 +55,7 @@ impl CommandRun<'_> {
             () if is(DONE) => self.done(args),
             () => Err(NOT_OURS),
         };
-        number.map(Data::Int)
+        number.map(StoreReply::Int)
     }
 
     /// The answer about the lock, if this token does not hold it.
@@ -67,8 +67,8 @@ impl CommandRun<'_> {
         })
     }
 
-    fn release(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (lock, [token]) = (given.lock()?, given.args) else {
+    fn release(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (lock, [token]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         match self.instead(lock, token)? {
@@ -77,8 +77,8 @@ impl CommandRun<'_> {
         }
     }
 
-    fn extend(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (lock, [token, ttl, shorten @ ..]) = (given.lock()?, given.args) else {
+    fn extend(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (lock, [token, ttl, shorten @ ..]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if let Some(instead) = self.instead(lock, token)? {
@@ -110,8 +110,8 @@ impl CommandRun<'_> {
         Ok(())
     }
 
-    fn fence(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let ([lock, counter], [token, at_least]) = (given.keys, given.args) else {
+    fn fence(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let ([lock, counter], [token, at_least]) = (script_args.keys, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if let Some(instead) = self.instead(lock, token)? {
@@ -120,8 +120,8 @@ impl CommandRun<'_> {
         self.count(counter, at_least)
     }
 
-    fn done(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let ([lock, mark], [token, value, life]) = (given.keys, given.args) else {
+    fn done(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let ([lock, mark], [token, value, life]) = (script_args.keys, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if let Some(instead) = self.instead(lock, token)? {
@@ -159,8 +159,8 @@ impl CommandRun<'_> {
         needed(next.as_bytes())
     }
 
-    fn tell(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (lock, [token, option @ ..]) = (given.lock()?, given.args) else {
+    fn tell(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (lock, [token, option @ ..]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let option = option.first().copied();
@@ -169,14 +169,14 @@ impl CommandRun<'_> {
         }
         self.del(lock)?;
         for _ in 0..99 {
-            let Some(waiter) = given.queue().and_then(|queue| self.zpopmin(queue)) else {
+            let Some(waiter) = script_args.queue().and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
             let (waiter, _) = node_queue::member_parts(&waiter);
             if option == Some(waiter) || self.publish(waiter, lock) == 0 {
                 continue;
             }
-            if let (Some(long), Some(turn)) = (option.and_then(number), given.turn())
+            if let (Some(long), Some(turn)) = (option.and_then(number), script_args.turn())
                 && !mutant(Mutant::NoReservation)
             {
                 if self.reserved(turn).is_some() {
@@ -189,12 +189,12 @@ impl CommandRun<'_> {
         Ok(1)
     }
 
-    fn leave(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let (lock, [me, fair, long]) = (given.lock()?, given.args) else {
+    fn leave(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let (lock, [me, fair, long]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let free = self.value(lock).is_none();
-        let (Some(queue), Some(turn)) = (given.queue(), given.turn()) else {
+        let free = self.stored_value(lock).is_none();
+        let (Some(queue), Some(turn)) = (script_args.queue(), script_args.turn()) else {
             return Ok(i64::from(free));
         };
         let _ = self.zrem(queue, me);
@@ -223,53 +223,53 @@ impl CommandRun<'_> {
         Ok(1)
     }
 
-    fn knock(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
+    fn knock(&mut self, script_args: ScriptArgs<'_>) -> Result<StoreReply> {
+        let (lock, [value, ttl, me, ..]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if self.set(lock, value, number(ttl), true)? {
-            self.forget_waiter(given, me);
-            return Ok(Data::Okay);
+            self.forget_waiter(script_args, me);
+            return Ok(StoreReply::Okay);
         }
-        let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(given)?;
+        let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(script_args)?;
         Ok(self.see(lock, queued))
     }
 
     /// Removes the queue's entry and the reservation of a waiter that takes the lock.
-    fn forget_waiter(&mut self, given: ScriptArgs<'_>, me: &[u8]) {
+    fn forget_waiter(&mut self, script_args: ScriptArgs<'_>, me: &[u8]) {
         let (channel, _) = node_queue::member_parts(me);
-        if let Some(turn) = given.turn().filter(|turn| self.is(turn, channel)) {
+        if let Some(turn) = script_args.turn().filter(|turn| self.is(turn, channel)) {
             let _ = self.del(turn);
         }
-        if let Some(queue) = given.queue() {
+        if let Some(queue) = script_args.queue() {
             let _ = self.zrem(queue, me);
         }
     }
 
-    fn wait_in_turn(&mut self, given: ScriptArgs<'_>) -> Result<Data> {
-        let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
+    fn wait_in_turn(&mut self, script_args: ScriptArgs<'_>) -> Result<StoreReply> {
+        let (lock, [value, ttl, me, ..]) = (script_args.lock()?, script_args.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let free = self.value(lock).is_none();
-        let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(given)?;
+        let free = self.stored_value(lock).is_none();
+        let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(script_args)?;
         if free {
             let (channel, _) = node_queue::member_parts(me);
-            let owner = match (queued, given.queue(), given.turn()) {
+            let owner = match (queued, script_args.queue(), script_args.turn()) {
                 (true, Some(queue), Some(turn)) => {
-                    let long = given.args.get(6).and_then(|long| number(long));
+                    let long = script_args.args.get(6).and_then(|long| number(long));
                     self.owner(lock, (queue, turn), channel, long)
                 }
                 _ => channel.to_vec(),
             };
             if owner != channel {
-                let left = given.turn().map_or(0, |turn| self.pttl(turn).max(0));
+                let left = script_args.turn().map_or(0, |turn| self.pttl(turn).max(0));
                 let word = if queued { 'w' } else { '-' };
                 let reserved = format!("{} - {word}", lua_number(left));
-                return Ok(Data::Bulk(reserved.into_bytes()));
+                return Ok(StoreReply::Bulk(reserved.into_bytes()));
             }
-            self.forget_waiter(given, me);
+            self.forget_waiter(script_args, me);
             if self.set(lock, value, number(ttl), true)? {
-                return Ok(Data::Okay);
+                return Ok(StoreReply::Okay);
             }
         }
         Ok(self.see(lock, queued))
@@ -303,8 +303,8 @@ impl CommandRun<'_> {
     }
 
     /// Puts the waiter into the queue. Returns whether it is there now.
-    pub(super) fn join(&mut self, given: ScriptArgs<'_>) -> Result<bool> {
-        let [_, _, me, arrived, waited, lease, ..] = given.args else {
+    pub(super) fn join(&mut self, script_args: ScriptArgs<'_>) -> Result<bool> {
+        let [_, _, me, arrived, waited, lease, ..] = script_args.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let now = i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX);
@@ -314,7 +314,7 @@ impl CommandRun<'_> {
             0..=500 => arrived,
             _ => by_own_clock,
         };
-        let Some(queue) = given.queue() else {
+        let Some(queue) = script_args.queue() else {
             return Ok(false);
         };
         let queued = self.zadd(queue, score, me).is_ok();
@@ -325,7 +325,7 @@ impl CommandRun<'_> {
     }
 
     /// The answer to a denied knock.
-    fn see(&mut self, lock: &[u8], queued: bool) -> Data {
+    fn see(&mut self, lock: &[u8], queued: bool) -> StoreReply {
         let word = if queued { 'w' } else { '-' };
         let seen = match self.get(lock) {
             Ok(Some(value)) => {
@@ -339,33 +339,33 @@ impl CommandRun<'_> {
             Ok(None) => format!("-1 - {word}").into_bytes(),
             Err(_) => format!("-2 - {word}").into_bytes(),
         };
-        Data::Bulk(seen)
+        StoreReply::Bulk(seen)
     }
 
-    pub(super) fn look(&mut self, lock: &[u8]) -> Result<Data> {
+    pub(super) fn look(&mut self, lock: &[u8]) -> Result<StoreReply> {
         if let Some(holders) = self.holders(lock) {
             return Ok(holders);
         }
         let left = self.pttl(lock);
         Ok(match self.get(lock) {
-            Ok(None) => Data::Nil,
+            Ok(None) => StoreReply::Nil,
             Ok(Some(value)) => {
                 let head = format!("{left} {} ", value.len());
-                Data::Bulk([head.as_bytes(), start(&value, lock_value::MOST)].concat())
+                StoreReply::Bulk([head.as_bytes(), start(&value, lock_value::MOST)].concat())
             }
-            Err(_) => Data::Bulk(format!("{left} -1 ").into_bytes()),
+            Err(_) => StoreReply::Bulk(format!("{left} -1 ").into_bytes()),
         })
     }
 
     /// The channel for which the lock is reserved. A foreign value reserves nothing.
     fn reserved(&self, turn: &[u8]) -> Option<Vec<u8>> {
-        match self.value(turn) {
-            Some(Value::Text(text)) if node_queue::is_channel(text) => Some(text.clone()),
+        match self.stored_value(turn) {
+            Some(StoredValue::Text(text)) if node_queue::is_channel(text) => Some(text.clone()),
             _ => None,
         }
     }
 
     fn is(&self, name: &[u8], text: &[u8]) -> bool {
-        matches!(self.value(name), Some(Value::Text(value)) if value == text)
+        matches!(self.stored_value(name), Some(StoredValue::Text(value)) if value == text)
     }
 }

@@ -1,6 +1,6 @@
 //! How permits, readers, writers and locks on several names wait and notify, written out by hand.
 
-use super::{CommandRun, Data, NOT_ITS_ARGUMENTS, Result, ScriptArgs, Value, needed};
+use super::{CommandRun, NOT_ITS_ARGUMENTS, Result, ScriptArgs, StoreReply, StoredValue, needed};
 use crate::protocol::commands::node_queue;
 use crate::protocol::mutants::{Mutant, mutant};
 
@@ -19,33 +19,34 @@ impl<'a> ScriptArgs<'a> {
 
 impl CommandRun<'_> {
     /// The waiters, as they are shown.
-    pub(super) fn waiters(&mut self, queue: &[u8]) -> Result<Data> {
+    pub(super) fn waiters(&mut self, queue: &[u8]) -> Result<StoreReply> {
         let members = self.zset(queue, |members| members.clone())?;
-        let bulk = |bytes: &[u8]| Data::Bulk(bytes.get(..170).unwrap_or(bytes).to_vec());
+        let bulk = |bytes: &[u8]| StoreReply::Bulk(bytes.get(..170).unwrap_or(bytes).to_vec());
         let shown = members.iter().take(300);
         let shown =
             shown.flat_map(|(score, member)| [bulk(member), bulk(score.to_string().as_bytes())]);
-        Ok(Data::Array(shown.collect()))
+        Ok(StoreReply::Array(shown.collect()))
     }
 
     /// The end of a denial: whether the waiter is in the queue of the name at this place of so many.
     pub(super) fn joined(
         &mut self,
-        given: ScriptArgs<'_>,
+        script_args: ScriptArgs<'_>,
         count: usize,
         at: usize,
     ) -> Result<&str> {
-        let me = given.me();
+        let me = script_args.me();
         if me.is_empty() || mutant(Mutant::KindsDoNotQueue) {
             return Ok("-");
         }
-        let (Some(name), Some(queue)) = (given.keys.get(at), given.beside(count, at).0) else {
+        let (Some(name), Some(queue)) = (script_args.keys.get(at), script_args.beside(count, at).0)
+        else {
             return Ok("-");
         };
         let keys = [*name, queue];
         let queued = self.join(ScriptArgs {
             keys: &keys,
-            ..given
+            ..script_args
         })?;
         Ok(if queued { "w" } else { "-" })
     }
@@ -78,19 +79,19 @@ impl CommandRun<'_> {
         }
     }
 
-    pub(super) fn leave_names(&mut self, given: ScriptArgs<'_>) -> Result<i64> {
-        let [count, writer, me] = *given.args else {
+    pub(super) fn leave_names(&mut self, script_args: ScriptArgs<'_>) -> Result<i64> {
+        let [count, writer, me] = *script_args.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let count: usize = needed(count)?;
         let mut result = 1;
-        for (at, name) in given.keys.iter().take(count).enumerate() {
-            let (queue, mark) = given.beside(count, at);
+        for (at, name) in script_args.keys.iter().take(count).enumerate() {
+            let (queue, mark) = script_args.beside(count, at);
             self.remove_waiter(queue, me);
             if !mutant(Mutant::LeaveMark) {
                 self.delete_mark(mark, writer);
             }
-            if !matches!(self.value(name), Some(Value::Text(_))) {
+            if !matches!(self.stored_value(name), Some(StoredValue::Text(_))) {
                 result = result.max(self.tell_next(queue, name, b""));
             }
         }

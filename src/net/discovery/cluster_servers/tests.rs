@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use super::*;
-use crate::net::discovery::deployment::Place;
+use crate::net::discovery::place::Place;
 use crate::net::socket::trust::Trust;
 use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::settings::into_node::IntoNode;
@@ -47,13 +47,13 @@ pub(in crate::net::discovery) fn map(from: u16) -> Arc<SlotMap> {
 }
 
 pub(in crate::net::discovery) fn knows(cluster: &ClusterServers, map: Arc<SlotMap>) {
-    lock(&cluster.known).learn(map, clock::instant());
+    lock(&cluster.cluster_map).learn(map, clock::instant());
 }
 
 /// Learns the map of a server, with its names.
 pub(in crate::net::discovery) fn learns(cluster: &ClusterServers, map: SlotMap) {
     let now = clock::instant();
-    let map = lock(&cluster.known).names.unify(map, now);
+    let map = lock(&cluster.cluster_map).names.unify(map, now);
     knows(cluster, map.into());
 }
 

@@ -14,7 +14,7 @@ fn waiting() -> (Driver, Arc<Caller>) {
         &Options::default(),
         Observer::default(),
     ));
-    let caller = submit(&mut driver.executor.state(), Op::ping());
+    let caller = submit(&mut driver.executor.driver_state(), Op::ping());
     (driver, caller)
 }
 
@@ -29,20 +29,22 @@ fn leads(turn: Option<Signal>) -> Option<Box<LeaderState>> {
 fn lead_and_end(driver: &Driver) {
     let mut lead = LeaderLoop {
         executor: &driver.executor,
-        leader: driver.executor.take_lead(&mut driver.executor.state()),
+        leader: driver
+            .executor
+            .take_lead(&mut driver.executor.driver_state()),
     };
-    lead.end(driver.executor.state());
+    lead.end(driver.executor.driver_state());
 }
 
 /// Makes the node's worker fail to connect: that ends operations.
 fn fail_to_connect(driver: &Driver) {
-    let (mut state, now) = (driver.executor.state(), clock::instant());
-    state.core.next(ThreadRole::Leader, now);
-    state.core.input(0, Input::Started(Ok(())), now);
-    state.core.connect_now();
-    let task = state.core.next(ThreadRole::Worker(0), now);
+    let (mut driver_state, now) = (driver.executor.driver_state(), clock::instant());
+    driver_state.core.next(ThreadRole::Leader, now);
+    driver_state.core.input(0, Input::Started(Ok(())), now);
+    driver_state.core.connect_now();
+    let task = driver_state.core.next(ThreadRole::Worker(0), now);
     assert!(matches!(task, ThreadStep::Connect { .. }), "{task:?}");
-    state
+    driver_state
         .core
         .connected(0, Err(Cause::Closed("at once".into())), now);
 }
@@ -76,12 +78,14 @@ fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
 #[test]
 fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
     let (driver, caller) = waiting();
-    let leader = driver.executor.take_lead(&mut driver.executor.state());
+    let leader = driver
+        .executor
+        .take_lead(&mut driver.executor.driver_state());
     fail_to_connect(&driver);
     fail_to_connect(&driver);
     driver
         .executor
-        .leave_lead(&mut driver.executor.state(), leader.unwrap());
+        .leave_lead(&mut driver.executor.driver_state(), leader.unwrap());
     lead_and_end(&driver);
     assert!(matches!(caller.take_signal(), Some(Signal::Answered(_))));
 }
@@ -92,16 +96,16 @@ fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_th
     let (driver, first) = waiting();
     fail_to_connect(&driver);
     drop(driver.collect(&[first]));
-    let answered = submit(&mut driver.executor.state(), Op::ping());
+    let answered = submit(&mut driver.executor.driver_state(), Op::ping());
     answered.set_awake(true);
     lead_and_end(&driver);
     fail_to_connect(&driver);
-    assert_eq!(driver.executor.state().core.answers.len(), 1);
-    let asleep = submit(&mut driver.executor.state(), Op::ping());
+    assert_eq!(driver.executor.driver_state().core.answers.len(), 1);
+    let asleep = submit(&mut driver.executor.driver_state(), Op::ping());
     let leader = leads(driver.wait_awake(&answered)).expect("it would sleep for ever");
     let answer = driver.lead(
         leader,
-        driver.executor.state(),
+        driver.executor.driver_state(),
         clock::instant(),
         Some(&answered),
     );
@@ -118,9 +122,11 @@ fn a_thread_that_was_answered_awake_is_not_taken_for_awake_at_its_next_hand_off(
     }
     drop(driver.run_handed_off(&caller));
     let submitter = Submitter::Caller(caller.clone());
-    let mut state = driver.executor.state();
-    state.core.submit(Op::ping(), submitter, clock::instant());
-    drop(state);
+    let mut driver_state = driver.executor.driver_state();
+    driver_state
+        .core
+        .submit(Op::ping(), submitter, clock::instant());
+    drop(driver_state);
     lead_and_end(&driver);
     assert!(leads(caller.take_signal()).is_some(), "it would sleep on");
 }

@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::net::driver::leadership::Connections;
 use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::discovery::found_master::{FoundMaster, MasterConfirmation};
 use crate::protocol::node::known_server::Connected;
@@ -21,14 +21,14 @@ impl Executor {
     pub(super) fn start_worker<'a>(
         self: &'a Arc<Executor>,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
         node: usize,
         keeps_connection: bool,
     ) -> MutexGuard<'a, DriverState> {
         let connection = connections.replace(node, None);
         if !keeps_connection {
             connection.into_iter().for_each(Connection::reset);
-        } else if let Some(handed_over) = state.handed_over.get_mut(node) {
+        } else if let Some(handed_over) = driver_state.handed_over.get_mut(node) {
             *handed_over = connection.or(handed_over.take());
         }
         let executor = self.clone();
@@ -36,36 +36,36 @@ impl Executor {
         let started = start_thread(format!("redlock-node-{node}"), work);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
         let input = Input::Started(started);
-        state.core.input(node, input, clock::instant());
-        state
+        driver_state.core.input(node, input, clock::instant());
+        driver_state
     }
 
     /// Connects to a node: in another thread, if the worker has a connection that it reads from meanwhile.
     pub(super) fn connect<'a>(
         self: &'a Arc<Executor>,
         connections: &Connections,
-        state: MutexGuard<'a, DriverState>,
+        driver_state: MutexGuard<'a, DriverState>,
         node: usize,
     ) -> MutexGuard<'a, DriverState> {
-        drop(state);
+        drop(driver_state);
         let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let executor = self.clone();
         let name = format!("redlock-conn-{node}");
         if !elsewhere || start_thread(name, move || executor.open(node)).is_err() {
             self.open(node);
         }
-        self.state()
+        self.driver_state()
     }
 
     fn open(&self, node: usize) {
         let witness = self.prefix.key(WITNESS);
         let purpose = match self.guards.each.get(node) {
-            Some(Some(guard)) => Purpose::GuardedLocks {
+            Some(Some(guard)) => SetUpFor::GuardedLocks {
                 witness: Some(&witness),
                 seasoned: guard.seasoned(),
                 needed: self.guards.is_needed,
             },
-            _ => Purpose::Locks,
+            _ => SetUpFor::Locks,
         };
         let place = self.places.get(node).ok_or_else(missing_connection);
         let open = || place.and_then(|place| place.open(self.timeouts.connect, purpose));
@@ -75,35 +75,38 @@ impl Executor {
                 "the thread that connects has panicked".into(),
             ))
         });
-        let (mut connection, handshake) = match opened {
-            Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
+        let (mut connection, properties) = match opened {
+            Ok((connection, properties)) => (Some(connection), Ok(properties)),
             Err(cause) => (None, Err(cause)),
         };
-        let lanes = self.lanes.as_ref().zip(handshake.as_ref().ok());
+        let lanes = self.lanes.as_ref().zip(properties.as_ref().ok());
         let known = lanes.and_then(|(lanes, made)| {
             guarded(|| lanes.known_server(node, Connected::by(made))).flatten()
         });
-        let mut state = self.state();
-        if state.core.connected(node, handshake, clock::instant()) {
+        let mut driver_state = self.driver_state();
+        if driver_state
+            .core
+            .connected(node, properties, clock::instant())
+        {
             if let Some(known) = known {
-                state.core.learn(node, known);
+                driver_state.core.learn(node, known);
             }
-            if let Some(not_adopted) = state.not_adopted.get_mut(node) {
+            if let Some(not_adopted) = driver_state.not_adopted.get_mut(node) {
                 *not_adopted = connection.take();
             }
         }
-        self.announce(&mut state);
-        drop(state);
+        self.announce(&mut driver_state);
+        drop(driver_state);
     }
 
     /// Asks a node's directory, in another thread, whether the master is where it was.
     pub(super) fn confirm_master<'a>(
         self: &'a Arc<Executor>,
-        state: MutexGuard<'a, DriverState>,
+        driver_state: MutexGuard<'a, DriverState>,
         node: usize,
         found: FoundMaster,
     ) -> MutexGuard<'a, DriverState> {
-        drop(state);
+        drop(driver_state);
         let question = ConfirmMaster {
             executor: self.clone(),
             node,
@@ -112,7 +115,7 @@ impl Executor {
         };
         // If no thread starts, the directory is asked again.
         let _ = start_thread(format!("redlock-find-{node}"), move || question.ask());
-        self.state()
+        self.driver_state()
     }
 }
 
@@ -137,23 +140,24 @@ impl<'a> WorkerThread<'a> {
 
     fn run(mut self) {
         let (executor, node) = (self.executor, self.node);
-        let mut state = executor.state();
-        self.connections.take_over(node, &mut state.handed_over);
+        let mut driver_state = executor.driver_state();
+        self.connections
+            .take_over(node, &mut driver_state.handed_over);
         let connected;
-        (state, connected) = self.serve(state);
+        (driver_state, connected) = self.serve(driver_state);
         self.has_ended = true;
         if race(Race::HandOverTooLate) {
-            drop(state);
-            state = executor.state();
+            drop(driver_state);
+            driver_state = executor.driver_state();
         }
-        if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
+        if let Some(handed_over) = driver_state.handed_over.get_mut(node).filter(|_| connected) {
             *handed_over = self.connections.replace(node, None);
         }
-        let not_adopted = state.take_not_adopted(node);
-        executor.announce(&mut state);
-        let confirms = state.core.starts_confirmer(ThreadRole::Worker(node));
-        let start_confirmer = state.start_confirmer;
-        drop(state);
+        let not_adopted = driver_state.take_not_adopted(node);
+        executor.announce(&mut driver_state);
+        let confirms = driver_state.core.starts_confirmer(ThreadRole::Worker(node));
+        let start_confirmer = driver_state.start_confirmer;
+        drop(driver_state);
         drop(not_adopted);
         if confirms {
             start_confirmer(executor);
@@ -164,22 +168,23 @@ impl<'a> WorkerThread<'a> {
     /// Carries out what [`Core::next`](crate::protocol::quorum::core::Core::next) returns. Returns at the end whether the node is connected.
     fn serve(
         &mut self,
-        mut state: MutexGuard<'a, DriverState>,
+        mut driver_state: MutexGuard<'a, DriverState>,
     ) -> (MutexGuard<'a, DriverState>, bool) {
         let (executor, role) = (self.executor, ThreadRole::Worker(self.node));
         let mut now = clock::instant();
         loop {
-            let next = state.core.next(role, now);
-            executor.announce(&mut state);
+            let next = driver_state.core.next(role, now);
+            executor.announce(&mut driver_state);
             match next {
-                ThreadStep::Reconnected => return (state, true),
-                ThreadStep::Finished => return (state, false),
+                ThreadStep::Reconnected => return (driver_state, true),
+                ThreadStep::Finished => return (driver_state, false),
                 ThreadStep::Connect { .. } | ThreadStep::Wait { .. } => {
-                    executor.log_in_thread(&state)
+                    executor.log_in_thread(&driver_state)
                 }
                 _ => {}
             }
-            (state, now) = executor.carry_out(role, &mut self.connections, state, next, now);
+            (driver_state, now) =
+                executor.carry_out(role, &mut self.connections, driver_state, next, now);
         }
     }
 }
@@ -187,10 +192,10 @@ impl<'a> WorkerThread<'a> {
 impl Drop for WorkerThread<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let mut state = self.executor.state();
+            let mut driver_state = self.executor.driver_state();
             let role = ThreadRole::Worker(self.node);
-            state.core.deserted(role, clock::instant());
-            self.executor.announce(&mut state);
+            driver_state.core.deserted(role, clock::instant());
+            self.executor.announce(&mut driver_state);
         }
     }
 }
@@ -213,10 +218,10 @@ impl ConfirmMaster {
 
     fn said(&self, answer: MasterConfirmation) {
         let asked = self.found.at;
-        let mut state = self.executor.state();
+        let mut driver_state = self.executor.driver_state();
         let input = Input::MasterConfirmed { asked, answer };
-        state.core.input(self.node, input, clock::instant());
-        self.executor.announce(&mut state);
+        driver_state.core.input(self.node, input, clock::instant());
+        self.executor.announce(&mut driver_state);
     }
 }
 

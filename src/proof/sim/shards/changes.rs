@@ -7,7 +7,7 @@ use super::servers::{NAMES, Parted, REPLICA, SERVERS, name_of};
 use super::world::{Count, Event, ShardWorld};
 use crate::protocol::commands::companions::tag;
 use crate::protocol::commands::slots::slot;
-use crate::testing::store::Value;
+use crate::testing::store::StoredValue;
 
 /// For this long after a failover of its shard no slot moves: longer than a new master gives no votes.
 pub(super) const UNMOVED: u64 = 7_000 * MS;
@@ -49,7 +49,7 @@ impl ShardWorld {
             return false;
         }
         here.moving = Some(name);
-        self.at(self.t, Event::Step(cluster, name, IMPORT));
+        self.at(self.t, Event::CallStep(cluster, name, IMPORT));
         true
     }
 
@@ -104,7 +104,7 @@ impl ShardWorld {
             pause += self.random.below(400 * MS);
         }
         let at = self.t + pause;
-        self.at(at, Event::Step(cluster, name, next));
+        self.at(at, Event::CallStep(cluster, name, next));
     }
 
     /// The two servers that move a slot learn which of them owns it; others do later.
@@ -147,7 +147,7 @@ impl ShardWorld {
         let time = source.time(self.t);
         let keys = source.store.keys(time);
         let here = |key: &&[u8]| slot(key) == own && (tag(key).is_some() || key.len() == 1);
-        let mut all: Vec<(Vec<u8>, Value, Option<u64>)> = keys
+        let mut all: Vec<(Vec<u8>, StoredValue, Option<u64>)> = keys
             .filter(|(key, ..)| here(key))
             .map(|(key, value, left)| (key.to_vec(), value.clone(), left))
             .collect();

@@ -19,15 +19,15 @@ use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::slots::slot;
 use crate::protocol::discovery::found_master::{DirectoryTimes, FoundMaster};
 use crate::protocol::mutants::Promise;
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::Witness;
 use crate::protocol::node::witness_look::{IDENTITY_PARTS, Judged, WitnessLook, look};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// How long the first servers of a world have been up.
 const UP: Duration = Duration::from_secs(3600);
@@ -280,7 +280,7 @@ impl ShardWorld {
             |at: &usize| self.clusters[node].servers[*at].alive && self.reaches(p, node, *at);
         let server = server.filter(|at| luck && is_there(at));
         let result = match server {
-            Some(server) => self.handshake((node, server), found),
+            Some(server) => self.properties((node, server), found),
             None => Err(Cause::Connect("refused".into())),
         };
         trace!(
@@ -336,11 +336,11 @@ impl ShardWorld {
     }
 
     /// `found`: when servers were asked that named this one, and whether that counts. `None`: slots are on their way to it.
-    fn handshake(
+    fn properties(
         &mut self,
         (cluster, server): (usize, usize),
         found: Option<(Instant, bool)>,
-    ) -> Result<Handshake, Cause> {
+    ) -> Result<ServerProperties, Cause> {
         let is_target = found.is_none();
         let (t, now, random) = (self.t, self.now(), self.random.next());
         let here = &mut self.clusters[cluster].servers[server].here;
@@ -349,7 +349,7 @@ impl ShardWorld {
         }
         here.store.load_scripts();
         let (host, port) = address(cluster, server);
-        let mut handshake = Handshake {
+        let mut properties = ServerProperties {
             dialect: Dialect {
                 scripts: Scripts::by_hash_if(true),
                 ..Dialect::default()
@@ -359,16 +359,16 @@ impl ShardWorld {
             routed: true,
             server: format!("{host}:{port}").as_str().into(),
             is_target,
-            ..Handshake::default()
+            ..ServerProperties::default()
         };
-        handshake.found = found.map(|(at, by_most)| {
-            let address = handshake.server.address.clone();
+        properties.found = found.map(|(at, by_most)| {
+            let address = properties.server.address.clone();
             FoundMaster::new(address, at, by_most, DirectoryTimes::REAL)
         });
         if self.conditions.guarded {
-            handshake.witness = Some(self.witness((cluster, server), is_target, random)?);
+            properties.witness = Some(self.witness((cluster, server), is_target, random)?);
         }
-        Ok(handshake)
+        Ok(properties)
     }
 
     /// The witness of a server, which is set where it is missing. It is in a slot that does not move.

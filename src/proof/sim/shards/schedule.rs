@@ -10,7 +10,7 @@ use crate::protocol::cluster::cluster_map::ClusterMap;
 use crate::protocol::cluster::map_refreshes::Refreshes;
 use crate::protocol::cluster::redirected_releases::RedirectedReleases;
 use crate::protocol::mutants::Promise;
-use crate::testing::store::{Value, members};
+use crate::testing::store::{StoredValue, members};
 use crate::values::clock;
 
 impl Conditions {
@@ -193,7 +193,7 @@ impl ShardWorld {
                 Event::Refreshed(p, number, asked) => self.refreshed(p, number, asked),
                 Event::Fault => self.fault(),
                 Event::Move(cluster) => self.begin_move(cluster),
-                Event::Step(cluster, name, step) => self.step_move(cluster, name, step),
+                Event::CallStep(cluster, name, step) => self.step_move(cluster, name, step),
                 Event::FailOver(cluster) => self.fail_over(cluster),
                 Event::Ends(cluster, server) => self.end_server(cluster, server),
                 Event::Settles(cluster, name, to) => self.settles(cluster, name, to),
@@ -242,8 +242,8 @@ impl ShardWorld {
         let locks =
             keys.filter(|(key, ..)| key.len() == 1 && self.is_owned(cluster, at, key) == owned);
         let tokens = locks.flat_map(|(_, value, _)| match value {
-            Value::Text(text) => vec![token(text)],
-            Value::Queue(all) => {
+            StoredValue::Text(text) => vec![token(text)],
+            StoredValue::Queue(all) => {
                 let tokens = all.iter().filter_map(|member| members::token(&member.1));
                 tokens.map(token).collect()
             }

@@ -11,7 +11,7 @@ use super::process::{Call, Doing, Flight, HANDED_OFF, Held, NO_THREAD};
 use super::servers::NAMES;
 use super::world::{Count, Locks, ShardWorld, TokenHistory};
 use crate::errors::error::Error;
-use crate::protocol::calls::acquire::{Acquire, Ended, Step};
+use crate::protocol::calls::acquire::{Acquire, CallEnd, CallStep};
 use crate::protocol::calls::lease::{Extended, Extension, Lease};
 use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::calls::release::{Release, Submit};
@@ -237,23 +237,23 @@ impl ShardWorld {
         (call.due, call.parks) = (None, false);
         trace!(self, "process {p}: {thread} {}", shown(&step));
         match step {
-            Step::Try(op) | Step::Run(op) => {
+            CallStep::Try(op) | CallStep::Run(op) => {
                 self.processes[p].threads[thread].doing = Doing::Acquires(call);
                 return self.submit(p, thread, op);
             }
-            Step::TakeOver(_) => {
+            CallStep::TakeOver(_) => {
                 call.served = true;
                 call.due = call.mail.is_some().then_some(self.t);
             }
-            Step::Park(until) => {
+            CallStep::Park(until) => {
                 self.try_to_subscribe(p, thread);
                 (call.due, call.parks) = (Some(self.time(until).max(self.t + 1)), true);
             }
-            Step::Pause(until) => call.due = Some(self.time(until).max(self.t + 1)),
-            Step::AskProgram => call.due = Some(self.t),
-            Step::Release(lease) => return self.release(p, thread, lease, Some(call)),
-            Step::Done(Ok(lease)) => return self.acquired(p, thread, lease),
-            Step::Done(Err(ended)) => return self.gave_up(p, thread, &call, &ended),
+            CallStep::Pause(until) => call.due = Some(self.time(until).max(self.t + 1)),
+            CallStep::AskProgram => call.due = Some(self.t),
+            CallStep::Release(lease) => return self.release(p, thread, lease, Some(call)),
+            CallStep::Done(Ok(lease)) => return self.acquired(p, thread, lease),
+            CallStep::Done(Err(ended)) => return self.gave_up(p, thread, &call, &ended),
         }
         self.processes[p].threads[thread].doing = Doing::Acquires(call);
     }
@@ -377,9 +377,9 @@ impl ShardWorld {
         }
     }
 
-    fn gave_up(&mut self, p: usize, thread: usize, call: &Call, ended: &Ended) {
+    fn gave_up(&mut self, p: usize, thread: usize, call: &Call, ended: &CallEnd) {
         let why = match ended {
-            Ended::Failed(WaitFailure::Unavailable(errors)) => Some(errors.to_string()),
+            CallEnd::Failed(WaitFailure::Unavailable(errors)) => Some(errors.to_string()),
             _ => None,
         };
         let unserved = why.is_some();
@@ -479,16 +479,16 @@ impl ShardWorld {
 }
 
 /// A step, for the trace.
-fn shown(step: &Step<usize>) -> &'static str {
+fn shown(step: &CallStep<usize>) -> &'static str {
     match step {
-        Step::Try(_) => "tries",
-        Step::TakeOver(_) => "takes over a try",
-        Step::Run(_) => "leaves the queues",
-        Step::Park(_) => "parks",
-        Step::Pause(_) => "pauses",
-        Step::AskProgram => "asks",
-        Step::Release(_) => "releases what came too late",
-        Step::Done(_) => "is done",
+        CallStep::Try(_) => "tries",
+        CallStep::TakeOver(_) => "takes over a try",
+        CallStep::Run(_) => "leaves the queues",
+        CallStep::Park(_) => "parks",
+        CallStep::Pause(_) => "pauses",
+        CallStep::AskProgram => "asks",
+        CallStep::Release(_) => "releases what came too late",
+        CallStep::Done(_) => "is done",
     }
 }
 

@@ -11,8 +11,9 @@ use super::servers::Cluster;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::slots::SlotMap;
 use crate::protocol::mutants::Promise;
-use crate::values::arithmetic::{Deadline, NodeSet};
+use crate::values::arithmetic::Deadline;
 use crate::values::clock::Point;
+use crate::values::node_set::NodeSet;
 
 pub(crate) struct ShardWorld {
     pub(super) t: u64,
@@ -50,7 +51,7 @@ pub(super) enum Event {
     Fault,
     /// A slot of a Cluster begins to move; the next step of that.
     Move(usize),
-    Step(usize, usize, usize),
+    CallStep(usize, usize, usize),
     FailOver(usize),
     /// A server ends; all servers learn which server owns a slot.
     Ends(usize, usize),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::errors::error::Error;
-use crate::protocol::calls::acquire::{ASK, Acquire, CallState, Ended, Step, Trying};
+use crate::protocol::calls::acquire::{ASK, Acquire, CallEnd, CallState, CallStep, Trying};
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process_services::ProcessServices;
 use crate::protocol::commands::action::Key;
@@ -21,9 +21,9 @@ impl<W: Clone> Acquire<W> {
     pub(super) fn attempt(
         &mut self,
         entry: Option<Arc<QueueEntry>>,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
-    ) -> Step<W> {
+    ) -> CallStep<W> {
         self.attempts = self.attempts.saturating_add(1);
         let (resource, label) = (self.resource.clone(), self.request.label.clone());
         let attempt = Attempt::new(resource, self.request.ttl, label, entry, self.node_timeout)
@@ -32,39 +32,39 @@ impl<W: Clone> Acquire<W> {
             true => attempt.since(self.since),
             false => attempt,
         };
-        self.was_held_here = process.held_here().has(&self.resource);
+        self.was_held_here = services.held_here().has(&self.resource);
         self.state = CallState::Tries(Trying {
             attempt,
-            since: now.mono,
+            attempt_began: now.mono,
             handed_off: false,
             pauses_until: None,
         });
-        self.make_try(process, now)
+        self.make_try(services, now)
     }
 
     /// Makes a try, with a fresh token.
     pub(super) fn make_try(
         &mut self,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
-    ) -> Step<W> {
-        let token = match process.token(&self.resource) {
+    ) -> CallStep<W> {
+        let token = match services.token(&self.resource) {
             Ok(token) => token,
             Err(error) => {
-                self.fail(Ended::Error(error), process);
-                return self.next(process, now);
+                self.fail(CallEnd::Error(error), services);
+                return self.next(services, now);
             }
         };
         // Only an attempt makes tries.
         let CallState::Tries(trying) = &mut self.state else {
-            return Step::Done(Err(Ended::Cancelled));
+            return CallStep::Done(Err(CallEnd::Cancelled));
         };
         trying.pauses_until = None;
         let first_wait = self.request.must_ask.then(|| FirstWait {
-            since: trying.since,
+            since: trying.attempt_began,
             asks: now.mono + ASK,
         });
-        Step::Try(trying.attempt.op(token, now).first_wait(first_wait))
+        CallStep::Try(trying.attempt.op(token, now).first_wait(first_wait))
     }
 
     /// Handles the result of an attempt. The flags: whether the lock counts as held here already, and whether nodes have
@@ -72,15 +72,15 @@ impl<W: Clone> Acquire<W> {
     pub(super) fn attempted(
         &mut self,
         (tried, handed_off, notified_elsewhere): (Tried, bool, bool),
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
         match (is_held && self.request.kind.is_plain(), handed_off) {
             // From now on the lock counts as held here; a lock that was handed off already does.
-            (true, false) => process.held_here().add(&self.resource),
+            (true, false) => services.held_here().add(&self.resource),
             (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => {
-                process.held_here().remove(&self.resource)
+                services.held_here().remove(&self.resource)
             }
             _ => {}
         }
@@ -94,7 +94,7 @@ impl<W: Clone> Acquire<W> {
             Tried::Granted(key, deadline) => {
                 self.state = CallState::Done(Ok(lease(key, deadline)));
                 if let Some((id, _)) = self.waiter.take() {
-                    process.queues(|queues| queues.acquired(id, now.mono));
+                    services.queues(|queues| queues.acquired(id, now.mono));
                 }
                 return;
             }
@@ -105,21 +105,21 @@ impl<W: Clone> Acquire<W> {
             Tried::Denied(rejection) => match rejection.other_use(self.quorum) {
                 Some((node, other)) => {
                     let names = self.request.kind.names().map_or(1, <[_]>::len);
-                    self.state = CallState::Leaves(Ended::InOtherUse(node, other, names));
+                    self.state = CallState::Leaves(CallEnd::InOtherUse(node, other, names));
                     return;
                 }
                 None => (WaitFailure::Busy(None), rejection),
             },
             Tried::Unavailable(errors) => match errors.same_server() {
                 Some(mistake) => {
-                    self.state = CallState::Leaves(Ended::Error(Error::Config(mistake)));
+                    self.state = CallState::Leaves(CallEnd::Error(Error::Config(mistake)));
                     return;
                 }
                 None => (WaitFailure::Unavailable(errors), Rejection::default()),
             },
             Tried::Expired => (WaitFailure::TooSlow, Rejection::default()),
         };
-        self.failed(failure, &rejection, process, now);
+        self.failed(failure, &rejection, services, now);
     }
 
     /// Handles an attempt that gave no lock.
@@ -127,14 +127,14 @@ impl<W: Clone> Acquire<W> {
         &mut self,
         failure: WaitFailure,
         rejection: &Rejection,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) {
         self.asks = true;
         if let Some(id) = self.waiter_id() {
-            let failed = (failure.clone(), self.pause(&failure, process));
+            let failed = (failure.clone(), self.pause(&failure, services));
             if !matches!(failure, WaitFailure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
-                process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
+                services.queues(|queues| queues.failed(id, failed, rejection, now.mono));
             }
             self.state = CallState::Waits;
         } else if self.is_over(now) || failure.is_hopeless() {
@@ -148,28 +148,28 @@ impl<W: Clone> Acquire<W> {
             };
             self.state = CallState::Done(Err(failure.into()));
         } else {
-            let pause = self.pause(&failure, process);
-            let held_here = self.was_held_here || process.held_here().has(&self.resource);
+            let pause = self.pause(&failure, services);
+            let held_here = self.was_held_here || services.held_here().has(&self.resource);
             let tried = PlainTry {
                 failure,
                 pause,
                 held_here,
             };
-            self.join(Some(tried), process, now);
+            self.join(Some(tried), services, now);
         }
     }
 
     fn pause(
         &self,
         failure: &WaitFailure,
-        process: &mut impl ProcessServices<Thread = W>,
+        services: &mut impl ProcessServices<Thread = W>,
     ) -> Duration {
         let (min, max) = self.request.retry_delay;
-        let pause = process.jitter(min, max);
+        let pause = services.jitter(min, max);
         match failure {
             // No pause is longer than until enough nodes vote.
             WaitFailure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
-                pause.min(wait.saturating_add(process.jitter(Duration::ZERO, min)))
+                pause.min(wait.saturating_add(services.jitter(Duration::ZERO, min)))
             }),
             _ => pause,
         }

@@ -9,7 +9,8 @@ use crate::protocol::commands::node_queue::Channel;
 use crate::protocol::quorum::answer::Outcome;
 use crate::protocol::quorum::attempt::Tried;
 use crate::protocol::waiting::wait_queue::WaitQueues;
-use crate::values::arithmetic::{Deadline, NodeSet};
+use crate::values::arithmetic::Deadline;
+use crate::values::node_set::NodeSet;
 
 fn request(end: Option<Instant>) -> AcquireRequest {
     AcquireRequest {
@@ -36,13 +37,13 @@ fn denied(granted: usize, now: Point) -> Answer {
 
 /// A process in which a thread waits for the lock.
 fn contended(now: Point) -> OneThread {
-    let mut process = OneThread::new();
+    let mut services = OneThread::new();
     let mut first = call(request(None), now);
-    while let Step::Try(_) = first.next(&mut process, now) {
-        first.answered(denied(0, now), &mut process, now);
+    while let CallStep::Try(_) = first.next(&mut services, now) {
+        first.answered(denied(0, now), &mut services, now);
     }
     assert!(first.waits() && first.is_in_queue());
-    process
+    services
 }
 
 #[test]
@@ -59,11 +60,11 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
         (false, false, false, turn, true),
         (false, true, true, turn, true),
     ] {
-        let mut process = match queue {
+        let mut services = match queue {
             true => contended(now),
             false => OneThread::new(),
         };
-        process.none_waits = is_idle;
+        services.none_waits = is_idle;
         let end = now.mono + if over { Duration::ZERO } else { 1000 * MS };
         let mut call = call(
             AcquireRequest {
@@ -73,15 +74,15 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
             now,
         );
         assert!(!call.is_in_queue());
-        let step = call.next(&mut process, now);
+        let step = call.next(&mut services, now);
         let waits = joins && queue;
         assert_eq!(
-            matches!(step, Step::Park(_)),
+            matches!(step, CallStep::Park(_)),
             waits,
             "{queue} {is_idle} {over}"
         );
         assert_eq!(
-            matches!(step, Step::Try(_)),
+            matches!(step, CallStep::Try(_)),
             !waits,
             "{queue} {is_idle} {over}"
         );
@@ -92,25 +93,25 @@ fn a_call_joins_the_queue_if_there_is_one_it_may_wait_and_its_process_has_any() 
 
 #[test]
 fn after_a_split_vote_a_call_sleeps_until_its_pause_is_over() {
-    let (begun, mut process) = (Point::now(), OneThread::new());
+    let (begun, mut services) = (Point::now(), OneThread::new());
     let mut call = call(request(None), begun);
-    assert!(matches!(call.next(&mut process, begun), Step::Try(_)));
+    assert!(matches!(call.next(&mut services, begun), CallStep::Try(_)));
     let now = later(begun, 3 * MS);
     assert_eq!(call.took(now), 3 * MS);
-    call.answered(denied(1, begun), &mut process, now);
-    let Step::Pause(until) = call.next(&mut process, now) else {
+    call.answered(denied(1, begun), &mut services, now);
+    let CallStep::Pause(until) = call.next(&mut services, now) else {
         panic!("other contenders may have met the same split");
     };
     assert_eq!(call.took(later(now, MS)), Duration::ZERO);
     let pause = until - now.mono;
     let early = later(now, pause - Duration::from_nanos(1));
-    assert!(matches!(call.next(&mut process, early), Step::Pause(again) if again == until));
+    assert!(matches!(call.next(&mut services, early), CallStep::Pause(again) if again == until));
     let end = later(now, pause);
-    assert!(matches!(call.next(&mut process, end), Step::Try(_)));
+    assert!(matches!(call.next(&mut services, end), CallStep::Try(_)));
     assert!(!call.waits());
     assert_eq!(call.attempts(), 1, "of two tries");
-    call.answered(denied(0, end), &mut process, end);
-    assert!(matches!(call.next(&mut process, end), Step::Try(_)));
+    call.answered(denied(0, end), &mut services, end);
+    assert!(matches!(call.next(&mut services, end), CallStep::Try(_)));
     assert_eq!(call.attempts(), 2);
 }
 
@@ -119,7 +120,7 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
     let now = Point::now();
     let end = now.mono + 1000 * MS;
     for must_ask in [false, true] {
-        let mut process = contended(now);
+        let mut services = contended(now);
         let mut call = call(
             AcquireRequest {
                 must_ask,
@@ -129,9 +130,12 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
         );
         for _ in 0..2 {
             if must_ask {
-                assert!(matches!(call.next(&mut process, now), Step::AskProgram));
+                assert!(matches!(
+                    call.next(&mut services, now),
+                    CallStep::AskProgram
+                ));
             }
-            let Step::Park(until) = call.next(&mut process, now) else {
+            let CallStep::Park(until) = call.next(&mut services, now) else {
                 panic!("another thread is before it");
             };
             assert_eq!(until, if must_ask { now.mono + ASK } else { end });
@@ -143,7 +147,7 @@ fn a_program_that_may_cancel_is_asked_first_and_while_it_waits() {
 #[test]
 fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_goes_on() {
     for wait in [0, 9000] {
-        let (began, mut process) = (Point::now(), OneThread::new());
+        let (began, mut services) = (Point::now(), OneThread::new());
         let wanted = AcquireRequest {
             must_ask: true,
             ..request(Some(began.mono + wait * MS))
@@ -152,9 +156,12 @@ fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_go
         let mut now = began;
         for round in 0..3 {
             if round > 0 || wait > 0 {
-                assert!(matches!(call.next(&mut process, now), Step::AskProgram));
+                assert!(matches!(
+                    call.next(&mut services, now),
+                    CallStep::AskProgram
+                ));
             }
-            let Step::Try(op) = call.next(&mut process, now) else {
+            let CallStep::Try(op) = call.next(&mut services, now) else {
                 panic!("the program goes on");
             };
             let first = op.first_wait.unwrap();
@@ -164,59 +171,65 @@ fn a_program_is_asked_while_first_connections_are_waited_for_and_ends_that_or_go
             if let Outcome::Unavailable { unsent, .. } = &mut answer.outcome {
                 *unsent = true;
             }
-            call.answered(answer, &mut process, now);
+            call.answered(answer, &mut services, now);
             assert_eq!(call.attempts(), 1);
         }
-        assert!(matches!(call.next(&mut process, now), Step::AskProgram));
-        call.cancel(&mut process);
-        let step = call.next(&mut process, now);
-        assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));
+        assert!(matches!(
+            call.next(&mut services, now),
+            CallStep::AskProgram
+        ));
+        call.cancel(&mut services);
+        let step = call.next(&mut services, now);
+        assert!(matches!(step, CallStep::Done(Err(CallEnd::Cancelled))));
     }
 }
 
 #[test]
 fn a_lock_that_came_too_late_is_released_and_given_to_nobody() {
-    let (now, mut process) = (Point::now(), OneThread::new());
+    let (now, mut services) = (Point::now(), OneThread::new());
     let mut call = call(request(Some(now.mono)), now);
-    assert!(matches!(call.next(&mut process, now), Step::Try(_)));
+    assert!(matches!(call.next(&mut services, now), CallStep::Try(_)));
     let late = later(now, 3000 * MS);
     let granted = fixtures::answer(Outcome::Yes(NodeSet::first(3)), 3, now);
-    call.answered(granted, &mut process, late);
-    assert!(matches!(call.next(&mut process, late), Step::Release(_)));
-    let failed = call.next(&mut process, late);
+    call.answered(granted, &mut services, late);
+    assert!(matches!(
+        call.next(&mut services, late),
+        CallStep::Release(_)
+    ));
+    let failed = call.next(&mut services, late);
     assert!(matches!(
         failed,
-        Step::Done(Err(Ended::Failed(WaitFailure::TooSlow)))
+        CallStep::Done(Err(CallEnd::Failed(WaitFailure::TooSlow)))
     ));
 }
 
 #[test]
 fn a_call_that_leaves_the_queues_on_the_nodes_has_its_place_here_until_that_is_written() {
-    let (now, mut process) = (Point::now(), OneThread::new());
+    let (now, mut services) = (Point::now(), OneThread::new());
     let channel = Some(Channel::new([1; 16]));
-    process.queues = WaitQueues::new(3, channel, NODE_TIMEOUT, 7);
+    services.queues = WaitQueues::new(3, channel, NODE_TIMEOUT, 7);
     let turn = Some(QueueTurn::new(NODE_TIMEOUT));
     let fair = AcquireRequest {
         turn,
         ..request(None)
     };
     let mut call = call(fair, now);
-    assert!(matches!(call.next(&mut process, now), Step::Try(_)));
-    call.answered(denied(0, now), &mut process, now);
-    call.cancel(&mut process);
-    assert!(matches!(call.next(&mut process, now), Step::Run(_)));
+    assert!(matches!(call.next(&mut services, now), CallStep::Try(_)));
+    call.answered(denied(0, now), &mut services, now);
+    call.cancel(&mut services);
+    assert!(matches!(call.next(&mut services, now), CallStep::Run(_)));
     assert!(call.is_in_queue());
-    call.answered(Answer::none(now.mono), &mut process, now);
+    call.answered(Answer::none(now.mono), &mut services, now);
     assert!(!call.is_in_queue());
-    assert_eq!(process.queues.waiters(), 0);
-    let step = call.next(&mut process, now);
-    assert!(matches!(step, Step::Done(Err(Ended::Cancelled))));
+    assert_eq!(services.queues.waiters(), 0);
+    let step = call.next(&mut services, now);
+    assert!(matches!(step, CallStep::Done(Err(CallEnd::Cancelled))));
 }
 
 /// A call whose first try is under way.
-fn trying(request: AcquireRequest, process: &mut OneThread, now: Point) -> Acquire<u32> {
+fn trying(request: AcquireRequest, services: &mut OneThread, now: Point) -> Acquire<u32> {
     let mut call = call(request, now);
-    assert!(matches!(call.next(process, now), Step::Try(_)));
+    assert!(matches!(call.next(services, now), CallStep::Try(_)));
     call
 }
 
@@ -232,24 +245,24 @@ fn a_plain_lock_counts_as_held_here_from_its_grant_on_and_not_behind_a_hand_off_
         (Kind::Plain, false, false, 0),
         (Kind::Read { waited: 0 }, true, false, 0),
     ] {
-        let mut process = OneThread::new();
+        let mut services = OneThread::new();
         let kind = kind.clone();
         let case = format!("{kind:?}, {granted}, {handed_off}");
         let of_kind = AcquireRequest {
             kind,
             ..request(None)
         };
-        let mut call = trying(of_kind, &mut process, now);
+        let mut call = trying(of_kind, &mut services, now);
         if handed_off {
-            process.held_here.add(b"a");
+            services.held_here.add(b"a");
         }
         let deadline = Deadline::new(now, fixtures::ttl(3000 * MS).validity());
         let tried = match granted {
             true => Tried::Granted(fixtures::key(b"a"), deadline),
             false => Tried::Expired,
         };
-        call.attempted((tried, handed_off, false), &mut process, now);
-        assert_eq!(process.held_here.counted(b"a"), held, "{case}");
+        call.attempted((tried, handed_off, false), &mut services, now);
+        assert_eq!(services.held_here.counted(b"a"), held, "{case}");
     }
 }
 
@@ -268,18 +281,18 @@ fn after_an_attempt_without_a_quorum_a_call_pauses_no_longer_than_until_nodes_vo
         (true, Some(400), 250),
     ] {
         for turn in [None, Some(QueueTurn::new(NODE_TIMEOUT))] {
-            let mut process = OneThread::new();
+            let mut services = OneThread::new();
             let request = AcquireRequest {
                 turn,
                 ..request(None)
             };
-            let mut call = trying(request, &mut process, now);
+            let mut call = trying(request, &mut services, now);
             let tried = match answered {
                 true => unavailable(wait),
                 false => Tried::Expired,
             };
-            call.attempted((tried, false, false), &mut process, now);
-            let Step::Park(until) = call.next(&mut process, now) else {
+            call.attempted((tried, false, false), &mut services, now);
+            let CallStep::Park(until) = call.next(&mut services, now) else {
                 panic!("it goes on waiting");
             };
             assert_eq!(until - now.mono, pause * MS, "{wait:?}, {turn:?}");
@@ -296,15 +309,15 @@ fn a_call_ends_with_its_first_attempt_if_its_time_is_over_or_waiting_is_useless(
         (true, false, true),
         (true, true, true),
     ] {
-        let mut process = OneThread::new();
+        let mut services = OneThread::new();
         let end = now.mono + if over { Duration::ZERO } else { 1000 * MS };
-        let mut call = trying(request(Some(end)), &mut process, now);
+        let mut call = trying(request(Some(end)), &mut services, now);
         let errors = NodeErrors::new(Vec::new(), None);
         let errors = if hopeless { errors.for_good() } else { errors };
         let tried = Tried::Unavailable(errors);
-        call.attempted((tried, false, false), &mut process, now);
-        let step = call.next(&mut process, now);
-        let failed = matches!(step, Step::Done(Err(Ended::Failed(_))));
+        call.attempted((tried, false, false), &mut services, now);
+        let step = call.next(&mut services, now);
+        let failed = matches!(step, CallStep::Done(Err(CallEnd::Failed(_))));
         assert_eq!(failed, ends, "{over}, {hopeless}");
     }
 }
@@ -319,7 +332,7 @@ fn an_attempt_counts_its_wait_from_the_call_on_unless_it_was_the_first_thing_tha
         (Kind::Plain, turn, begun),
         (Kind::Read { waited: 0 }, None, begun),
     ] {
-        let mut process = OneThread::new();
+        let mut services = OneThread::new();
         let case = format!("{kind:?}, {turn:?}");
         let request = AcquireRequest {
             kind,
@@ -327,7 +340,7 @@ fn an_attempt_counts_its_wait_from_the_call_on_unless_it_was_the_first_thing_tha
             ..request(None)
         };
         let mut call = call(request, begun);
-        let Step::Try(op) = call.next(&mut process, now) else {
+        let CallStep::Try(op) = call.next(&mut services, now) else {
             panic!("no other waits");
         };
         assert_eq!(op.since, Some(since.mono), "{case}");

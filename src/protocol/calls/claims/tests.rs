@@ -8,7 +8,8 @@ use crate::protocol::calls::process_services::one_thread::OneThread;
 use crate::protocol::commands::action::Action;
 use crate::protocol::commands::lock_info::LockInfo;
 use crate::protocol::quorum::answer::Outcome;
-use crate::values::arithmetic::{Deadline, NodeSet};
+use crate::values::arithmetic::Deadline;
+use crate::values::node_set::NodeSet;
 
 fn claiming(end: Option<Duration>, now: Point) -> Claiming<u32> {
     let names: Arc<[Arc<[u8]>]> = ["a", "b", "c", "d"]
@@ -62,20 +63,20 @@ fn asked(op: &Op) -> String {
 
 #[test]
 fn what_was_learnt_of_a_claim_goes_with_it() {
-    let (mut now, mut process) = (Point::now(), OneThread::new());
+    let (mut now, mut services) = (Point::now(), OneThread::new());
     let mut call = claiming(None, now);
     // The names that are in the way of all names, one attempt after the other.
     let mut in_the_way = [2, 3, 1].into_iter();
     let (mut done, mut d_is_free) = (Vec::new(), false);
     for _ in 0..400 {
         now = later(now, MS);
-        match call.next(&mut process, now) {
-            Step::Try(op) => {
+        match call.next(&mut services, now) {
+            CallStep::Try(op) => {
                 let what = asked(&op);
                 let answer = match what.as_str() {
                     "acquire all" => {
                         let waits = call.plan.as_ref().is_some_and(
-                            |plan| matches!(plan.stage, Stage::Together(turn) if now.mono < turn),
+                            |plan| matches!(plan.stage, ClaimStage::Together(turn) if now.mono < turn),
                         );
                         let name = match waits {
                             true => 0,
@@ -88,9 +89,9 @@ fn what_was_learnt_of_a_claim_goes_with_it() {
                     _ => granted(now),
                 };
                 done.push(what);
-                call.answered(answer, &mut process, now);
+                call.answered(answer, &mut services, now);
             }
-            Step::Run(op) => {
+            CallStep::Run(op) => {
                 let what = asked(&op);
                 let mut answer = granted(now);
                 if what == "extend c" {
@@ -99,21 +100,21 @@ fn what_was_learnt_of_a_claim_goes_with_it() {
                     // d is released meanwhile.
                     d_is_free = true;
                     let d = Arc::from(&b"d"[..]);
-                    process.queues.released(&d, false, now.mono);
+                    services.queues.released(&d, false, now.mono);
                 }
                 done.push(what);
-                call.answered(answer, &mut process, now);
+                call.answered(answer, &mut services, now);
             }
-            Step::Release(lease) => {
+            CallStep::Release(lease) => {
                 done.push(format!(
                     "release {}",
                     String::from_utf8_lossy(&lease.key.resource)
                 ));
             }
-            Step::Park(until) | Step::Pause(until) => {
+            CallStep::Park(until) | CallStep::Pause(until) => {
                 now = later(now, until.saturating_duration_since(now.mono).min(50 * MS));
             }
-            Step::Done(_) => break,
+            CallStep::Done(_) => break,
             _ => {}
         }
     }
@@ -126,7 +127,7 @@ fn what_was_learnt_of_a_claim_goes_with_it() {
 fn a_wait_that_ends_reports_why() {
     for end in 0..40 {
         for down in [false, true] {
-            let (mut now, mut process) = (Point::now(), OneThread::new());
+            let (mut now, mut services) = (Point::now(), OneThread::new());
             let mut call = claiming(Some((5000 + 7 * end) * MS), now);
             let begun = now.mono;
             let failure = loop {
@@ -134,22 +135,22 @@ fn a_wait_that_ends_reports_why() {
                 let is_down = down && now.mono > begun + 1000 * MS;
                 let unavailable =
                     |now| fixtures::answer(fixtures::unavailable(false, false), 0, now);
-                match call.next(&mut process, now) {
-                    Step::Try(op) => {
+                match call.next(&mut services, now) {
+                    CallStep::Try(op) => {
                         now = later(now, if is_down { NODE_TIMEOUT } else { MS });
                         let answer = match asked(&op).as_str() {
                             _ if is_down => unavailable(now),
                             "acquire all" => denied(Some(0), now),
                             _ => denied(None, now),
                         };
-                        call.answered(answer, &mut process, now);
+                        call.answered(answer, &mut services, now);
                     }
-                    Step::Run(_) => call.answered(unavailable(now), &mut process, now),
-                    Step::Park(until) | Step::Pause(until) => {
+                    CallStep::Run(_) => call.answered(unavailable(now), &mut services, now),
+                    CallStep::Park(until) | CallStep::Pause(until) => {
                         now = later(now, until.saturating_duration_since(now.mono));
                     }
-                    Step::Done(Err(Ended::Failed(failure))) => break failure,
-                    Step::Done(_) => panic!("it has not failed"),
+                    CallStep::Done(Err(CallEnd::Failed(failure))) => break failure,
+                    CallStep::Done(_) => panic!("it has not failed"),
                     _ => {}
                 }
             };
@@ -163,13 +164,13 @@ fn a_wait_that_ends_reports_why() {
 
 #[test]
 fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() {
-    let (mut now, mut process) = (Point::now(), OneThread::new());
+    let (mut now, mut services) = (Point::now(), OneThread::new());
     let mut call = claiming(None, now);
     assert!(!call.is_in_queue());
     let mut seen = [false; 3];
     for _ in 0..200 {
         now = later(now, MS);
-        let step = call.next(&mut process, now);
+        let step = call.next(&mut services, now);
         let plan = call.plan.as_ref().expect("it is for several names");
         let left = [
             call.acquire.is_in_queue(),
@@ -182,18 +183,18 @@ fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() 
             *seen |= left && only;
         }
         match step {
-            Step::Try(op) => {
+            CallStep::Try(op) => {
                 let answer = match asked(&op).as_str() {
                     "acquire all" => denied(Some(2), now),
                     _ => granted(now),
                 };
-                call.answered(answer, &mut process, now);
+                call.answered(answer, &mut services, now);
             }
-            Step::Run(_) => call.answered(granted(now), &mut process, now),
-            Step::Park(until) | Step::Pause(until) => {
+            CallStep::Run(_) => call.answered(granted(now), &mut services, now),
+            CallStep::Park(until) | CallStep::Pause(until) => {
                 now = later(now, until.saturating_duration_since(now.mono).min(50 * MS));
             }
-            Step::Done(_) => panic!("it is never granted"),
+            CallStep::Done(_) => panic!("it is never granted"),
             _ => {}
         }
     }
@@ -201,7 +202,7 @@ fn a_call_has_something_left_to_do_while_it_waits_or_has_claims_or_drops_them() 
 }
 
 /// The plan of a call for four names, in this stage, with claims on these.
-fn planned(stage: Stage, claims: &[usize], now: Point) -> ClaimPlan {
+fn planned(stage: ClaimStage, claims: &[usize], now: Point) -> ClaimPlan {
     let mut plan = *claiming(None, now).plan.expect("for several names");
     plan.stage = stage;
     plan.claims = claims.iter().map(|at| claim(*at, now)).collect();
@@ -240,7 +241,7 @@ fn all_names_are_waited_for_together_until_a_turn_is_over_and_names_were_in_the_
         (Some(1), 250, None),
         (Some(1), 251, None),
     ] {
-        let mut plan = planned(Stage::Together(turn), &[], now);
+        let mut plan = planned(ClaimStage::Together(turn), &[], now);
         plan.in_the_way = in_the_way;
         let parks = match plan.parks(until, later(now, at * MS)) {
             Parks::Until(until) => Some(until),
@@ -254,7 +255,7 @@ fn all_names_are_waited_for_together_until_a_turn_is_over_and_names_were_in_the_
 #[test]
 fn claims_are_extended_every_third_of_their_ttl_until_one_is_lost() {
     let now = Point::now();
-    let mut plan = planned(Stage::Claims(3), &[0, 1], now);
+    let mut plan = planned(ClaimStage::Claims(3), &[0, 1], now);
     plan.claims[1].due += MS;
     let far = now.mono + 60_000 * MS;
     let parks = plan.parks(far, now);
@@ -271,17 +272,17 @@ fn claims_are_extended_every_third_of_their_ttl_until_one_is_lost() {
 fn the_name_in_the_way_is_the_one_that_most_nodes_name_and_no_claim() {
     let now = Point::now();
     for (stage, claims, named, expected) in [
-        (Stage::Converts, &[][..], &[2, 1, 2][..], Some(2)),
-        (Stage::Converts, &[], &[1, 2, 1], Some(1)),
+        (ClaimStage::Converts, &[][..], &[2, 1, 2][..], Some(2)),
+        (ClaimStage::Converts, &[], &[1, 2, 1], Some(1)),
         // The first one, if as many nodes name each.
-        (Stage::Converts, &[], &[2, 1], Some(1)),
-        (Stage::Converts, &[0], &[0, 0, 1], Some(1)),
-        (Stage::Converts, &[0], &[0, 0], Some(0)),
+        (ClaimStage::Converts, &[], &[2, 1], Some(1)),
+        (ClaimStage::Converts, &[0], &[0, 0, 1], Some(1)),
+        (ClaimStage::Converts, &[0], &[0, 0], Some(0)),
         // There is no such name.
-        (Stage::Converts, &[], &[4, 4, 1], Some(1)),
-        (Stage::Converts, &[], &[4], None),
+        (ClaimStage::Converts, &[], &[4, 4, 1], Some(1)),
+        (ClaimStage::Converts, &[], &[4], None),
         // The answer concerns the one name that is being claimed.
-        (Stage::Claims(0), &[], &[2], None),
+        (ClaimStage::Claims(0), &[], &[2], None),
     ] {
         let mut plan = planned(stage, claims, now);
         let mut answer = denied(None, now);
@@ -312,10 +313,13 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
         (WaitFailure::Busy(None), None, &[], &[1, 3], None),
         (WaitFailure::TooSlow, Some(2), &[], &[1, 3], None),
     ] {
-        let (mut plan, mut process) = (planned(Stage::Converts, &[1, 3], now), OneThread::new());
+        let (mut plan, mut services) = (
+            planned(ClaimStage::Converts, &[1, 3], now),
+            OneThread::new(),
+        );
         plan.in_the_way = name;
         assert!(matches!(
-            plan.denied(failure, &mut process, now),
+            plan.denied(failure, &mut services, now),
             ClaimOutcome::On(_)
         ));
         assert_eq!(claimed(&plan.claims), kept, "{name:?}");
@@ -323,8 +327,8 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
         // An undo may have ended the claims.
         assert!(plan.claims.iter().all(|claim| claim.due == now.mono));
         match plan.stage {
-            Stage::Claims(at) => assert_eq!(Some(at), claims, "{name:?}"),
-            Stage::Together(until) => {
+            ClaimStage::Claims(at) => assert_eq!(Some(at), claims, "{name:?}"),
+            ClaimStage::Together(until) => {
                 assert_eq!((claims, until), (None, now.mono + 250 * MS), "{name:?}");
             }
             _ => panic!("{name:?}"),
@@ -334,10 +338,10 @@ fn a_name_in_the_way_of_claims_is_claimed_next_and_those_behind_it_are_dropped()
 
 #[test]
 fn a_claim_that_was_granted_is_extended_after_a_third_of_its_ttl() {
-    let (now, mut process) = (Point::now(), OneThread::new());
-    let mut plan = planned(Stage::Claims(2), &[], now);
+    let (now, mut services) = (Point::now(), OneThread::new());
+    let mut plan = planned(ClaimStage::Claims(2), &[], now);
     assert!(matches!(
-        plan.ended(Ok(lease(now)), &mut process, now),
+        plan.ended(Ok(lease(now)), &mut services, now),
         ClaimOutcome::On(_)
     ));
     assert_eq!(claimed(&plan.claims), [2]);
@@ -346,15 +350,15 @@ fn a_claim_that_was_granted_is_extended_after_a_third_of_its_ttl() {
 
 #[test]
 fn an_attempt_that_shows_that_waiting_is_useless_ends_the_plan() {
-    let (now, mut process) = (Point::now(), OneThread::new());
+    let (now, mut services) = (Point::now(), OneThread::new());
     for for_good in [false, true] {
-        let mut plan = planned(Stage::Converts, &[1], now);
+        let mut plan = planned(ClaimStage::Converts, &[1], now);
         let errors = NodeErrors::new(Vec::new(), None);
         let failure = WaitFailure::Unavailable(match for_good {
             true => errors.for_good(),
             false => errors,
         });
-        let goes = plan.ended(Err(failure.into()), &mut process, now);
+        let goes = plan.ended(Err(failure.into()), &mut services, now);
         assert_eq!(matches!(goes, ClaimOutcome::Ends(_)), for_good);
     }
 }
@@ -363,34 +367,34 @@ fn an_attempt_that_shows_that_waiting_is_useless_ends_the_plan() {
 #[test]
 fn a_lock_on_all_names_that_is_over_is_released_and_not_returned() {
     let now = Point::now();
-    let mut plan = planned(Stage::Ends(Ok(lease(now))), &[], now);
-    assert!(matches!(plan.end::<u32>(now), Step::Done(Ok(_))));
-    let mut plan = planned(Stage::Ends(Ok(lease(now))), &[], now);
+    let mut plan = planned(ClaimStage::Ends(Ok(lease(now))), &[], now);
+    assert!(matches!(plan.end::<u32>(now), CallStep::Done(Ok(_))));
+    let mut plan = planned(ClaimStage::Ends(Ok(lease(now))), &[], now);
     let late = later(now, 3000 * MS);
-    assert!(matches!(plan.end::<u32>(late), Step::Release(_)));
+    assert!(matches!(plan.end::<u32>(late), CallStep::Release(_)));
     let end = plan.end::<u32>(late);
     assert!(matches!(
         end,
-        Step::Done(Err(Ended::Failed(WaitFailure::TooSlow)))
+        CallStep::Done(Err(CallEnd::Failed(WaitFailure::TooSlow)))
     ));
 }
 
 #[test]
 fn only_the_first_call_of_a_plan_asks_the_nodes_although_its_time_is_over() {
     for attempts in [0, 1] {
-        let (now, mut process) = (Point::now(), OneThread::new());
+        let (now, mut services) = (Point::now(), OneThread::new());
         let mut first = claiming(None, now);
-        while let Step::Try(_) = first.next(&mut process, now) {
-            first.answered(denied(Some(0), now), &mut process, now);
+        while let CallStep::Try(_) = first.next(&mut services, now) {
+            first.answered(denied(Some(0), now), &mut services, now);
         }
         let mut second = claiming(Some(100 * MS), now);
-        assert!(matches!(second.next(&mut process, now), Step::Park(_)));
+        assert!(matches!(second.next(&mut services, now), CallStep::Park(_)));
         second.plan.as_mut().expect("for several names").attempts = attempts;
         // Now it is at the front.
-        first.cancel(&mut process);
-        while !matches!(first.next(&mut process, now), Step::Done(_)) {}
+        first.cancel(&mut services);
+        while !matches!(first.next(&mut services, now), CallStep::Done(_)) {}
         let over = later(now, 100 * MS);
-        let asks = matches!(second.next(&mut process, over), Step::Try(_));
+        let asks = matches!(second.next(&mut services, over), CallStep::Try(_));
         assert_eq!(asks, attempts == 0);
     }
 }

@@ -7,8 +7,8 @@ use crate::protocol::calls::lease::{Extended, Extension, HoldBound, Lease, Loss}
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::answer::Answer;
 use crate::protocol::quorum::op::Op;
-use crate::values::arithmetic::NodeSet;
 use crate::values::clock::Point;
+use crate::values::node_set::NodeSet;
 
 /// The action for a kept lock whose renewal is due.
 pub(crate) enum Due {

@@ -230,7 +230,7 @@ fn an_answer_that_gives_a_vote_counts_with_a_proof_and_no_other_waits_for_one() 
         (Action::Fence(7), Proof::Look),
         (Action::Done(7, Arc::from(&b"x"[..])), Proof::Look),
         (Action::Shorten(ttl), Proof::None),
-        (Action::GiveUp(ttl), Proof::None),
+        (Action::Leak(ttl), Proof::None),
         (Action::Release(Notify::First), Proof::None),
         (Action::Repair(ttl), Proof::None),
         (Action::Dequeue(channel, turn, true), Proof::None),

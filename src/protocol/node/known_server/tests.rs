@@ -14,7 +14,7 @@ fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_s
         (Some("s"), true, 12, None),
         (Some("r"), false, 0, None),
     ] {
-        let connected = |run_id: Option<&str>, seconds| Handshake {
+        let connected = |run_id: Option<&str>, seconds| ServerProperties {
             run_id: run_id.map(Into::into),
             uptime: Some((Duration::from_secs(1000), now)),
             witness: Some(Witness {
@@ -30,7 +30,7 @@ fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_s
                 }),
             }),
             routed,
-            ..Handshake::default()
+            ..ServerProperties::default()
         };
         let mut server = KnownServer::new(Some(RestartGuard::new(Duration::from_secs(30), 1)));
         server.connected(&connected(Some("r"), 100));
@@ -50,7 +50,7 @@ fn a_clock_that_is_set_between_two_connections_is_noticed_unless_it_is_another_s
 #[test]
 fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved() {
     let now = clock::instant();
-    let connected = |history: &str, age: u64, lossless: bool, routed: bool| Handshake {
+    let connected = |history: &str, age: u64, lossless: bool, routed: bool| ServerProperties {
         uptime: Some((Duration::from_secs(1000), now)),
         witness: Some(Witness {
             evidence: Evidence::Value(Vec::new()),
@@ -61,7 +61,7 @@ fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved()
             clock: None,
         }),
         routed,
-        ..Handshake::default()
+        ..ServerProperties::default()
     };
     for (history, lossless, routed, expected) in [
         ("h", true, true, [0, 15]),
@@ -86,7 +86,7 @@ fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved()
 fn another_lane_s_record_of_a_server_counts() {
     let start = clock::instant();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let connected = |run_id: &str, seconds: u64, ahead: u64, routed| Handshake {
+    let connected = |run_id: &str, seconds: u64, ahead: u64, routed| ServerProperties {
         run_id: Some(run_id.into()),
         uptime: Some((Duration::from_secs(1000), at(seconds))),
         witness: Some(Witness {
@@ -102,7 +102,7 @@ fn another_lane_s_record_of_a_server_counts() {
             }),
         }),
         routed,
-        ..Handshake::default()
+        ..ServerProperties::default()
     };
     let new = || KnownServer::new(Some(RestartGuard::new(Duration::from_secs(30), 3)));
     let votes = |server: &KnownServer, seconds| server.standing(at(seconds)) == Standing::Votes;
@@ -131,14 +131,14 @@ fn another_lane_s_record_of_a_server_counts() {
             if notices {
                 first.connected(&connected(run_id, 2, ahead, routed));
             }
-            let handshake = connected(run_id, 3, ahead, routed);
+            let properties = connected(run_id, 3, ahead, routed);
             let case = format!("{run_id} {ahead} {routed} {notices} {idle} {mutated:?}");
             crate::protocol::mutants::set_mutant(mutated);
-            let leads_to = Connected::by(&handshake);
+            let leads_to = Connected::by(&properties);
             if first.precedes(leads_to) {
                 second.learn(&first, leads_to);
             }
-            second.connected(&handshake);
+            second.connected(&properties);
             crate::protocol::mutants::set_mutant(None);
             assert_eq!(votes(&second, 4), expected || mutated.is_some(), "{case}");
             assert!(votes(&second, 40), "{case}");
@@ -152,11 +152,11 @@ fn another_lane_s_record_of_a_server_counts() {
         first.connected(&connected("s", 2, ahead_s, true));
         second.connected(&connected("r", 3, 0, true));
         second.connected(&connected("r", 4, ahead_r, true));
-        let handshake = connected("s", 5, ahead_s, true);
-        let leads_to = Connected::by(&handshake);
+        let properties = connected("s", 5, ahead_s, true);
+        let leads_to = Connected::by(&properties);
         assert!(first.precedes(leads_to) && !second.precedes(leads_to));
         second.learn(&first, leads_to);
-        second.connected(&handshake);
+        second.connected(&properties);
         assert!(!votes(&second, 6) && votes(&second, 40), "{ahead_r}");
     }
 }

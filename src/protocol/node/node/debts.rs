@@ -1,4 +1,4 @@
-//! The releases that a node is owed, and how they are written.
+//! The outstanding releases of a node, and how they are written.
 
 use std::time::Instant;
 
@@ -89,7 +89,7 @@ impl Node {
         let action = debt.due(out.now);
         let key = debt.key.clone();
         let loads = action.loads(&key);
-        if self.wire.handshake.is_target {
+        if self.wire.properties.is_target {
             self.wire.write_asking(out);
         }
         let dialect = self.wire.dialect(loads, &key);

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node::{Link, Node};
 use crate::protocol::node::reconnect::NextConnection;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::wire::Wire;
 use crate::values::random::Rng;
 
@@ -80,8 +80,8 @@ impl Node {
     }
 
     /// Notes that a new connection was made.
-    pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
-        self.reconnect.next = NextConnection::Made(Box::new(handshake));
+    pub(crate) fn on_connected(&mut self, properties: ServerProperties) {
+        self.reconnect.next = NextConnection::Made(Box::new(properties));
         if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
             self.link = Link::Draining;
         }
@@ -89,12 +89,12 @@ impl Node {
 
     /// Whether one of the node's connections leads to the server with this run id.
     pub(crate) fn leads_to(&self, run_id: &str) -> bool {
-        let is = |handshake: &Handshake| handshake.run_id.as_deref() == Some(run_id);
+        let is = |properties: &ServerProperties| properties.run_id.as_deref() == Some(run_id);
         let made = match &self.reconnect.next {
-            NextConnection::Made(handshake) => is(handshake),
+            NextConnection::Made(properties) => is(properties),
             _ => false,
         };
-        made || is(&self.wire.handshake)
+        made || is(&self.wire.properties)
     }
 
     /// Whether a new connection has been made while the present one does not answer.

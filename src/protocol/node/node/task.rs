@@ -29,8 +29,8 @@ pub(crate) enum NodeTask {
     Pause {
         until: Instant,
     },
-    /// Give up the connection, which is useless.
-    GiveUp,
+    /// Close the connection, which is useless.
+    Disconnect,
     /// The node does not vote yet.
     Quarantine(SitsOut),
     /// The node is connected again: leave its connection to the leader, and end.
@@ -130,7 +130,7 @@ impl Node {
             let end = since + connect_timeout;
             return match end > now {
                 true => NodeTask::Recv { until: end },
-                false => NodeTask::GiveUp,
+                false => NodeTask::Disconnect,
             };
         }
         let ping_at = self.wire.ping_at().unwrap_or(now);
@@ -149,16 +149,16 @@ impl Node {
 
     fn draining_task(&mut self, now: Instant, connect_timeout: Duration) -> NodeTask {
         let soon = now + connect_timeout;
-        if let Some(handshake) = self.reconnect.take_made() {
+        if let Some(properties) = self.reconnect.take_made() {
             self.reconnect.at = Some(soon);
-            if let Some(found) = &handshake.found {
+            if let Some(found) = &properties.found {
                 self.address = found.address.clone();
             }
             if let Some(known) = self.reconnect.known.take() {
-                self.server.learn(&known, Connected::by(&handshake));
+                self.server.learn(&known, Connected::by(&properties));
             }
-            self.server.connected(&handshake);
-            self.wire = Wire::new(handshake);
+            self.server.connected(&properties);
+            self.wire = Wire::new(properties);
             self.was_connected = true;
             return NodeTask::Adopt;
         }
@@ -174,7 +174,7 @@ impl Node {
         let until = self.reconnect.at.unwrap_or(now);
         match now < until {
             true => NodeTask::Recv { until },
-            false => NodeTask::GiveUp,
+            false => NodeTask::Disconnect,
         }
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::protocol::mutants::set_mutant;
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node::task::NodeTask;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::values::clock;
 
 /// One of several nodes may have the lock since its clock was set, and one that has had it all the time has granted
@@ -43,15 +43,15 @@ fn behind_a_step_a_vote_counts_only_where_the_lock_has_counted_before() {
 fn what_other_lanes_have_learnt_of_the_next_server_counts_once_its_connection_is_used() {
     let now = clock::instant();
     let guard = RestartGuard::new(Duration::from_secs(30), 3);
-    let handshake = |run_id: &str| Handshake {
+    let properties = |run_id: &str| ServerProperties {
         run_id: Some(run_id.into()),
         uptime: Some((Duration::from_secs(1000), now)),
         routed: true,
-        ..Handshake::default()
+        ..ServerProperties::default()
     };
     let known = |run_id, times: &[u64]| {
         let mut server = KnownServer::new(Some(guard));
-        server.connected(&handshake(run_id));
+        server.connected(&properties(run_id));
         for seconds in times {
             server.read_clock(ClockReading {
                 time_of_day: Duration::from_secs(*seconds),
@@ -64,7 +64,7 @@ fn what_other_lanes_have_learnt_of_the_next_server_counts_once_its_connection_is
     let mut node = Node::new("x".into(), Some(guard));
     node.server = known("r", &[100]);
     node.link = Link::Unresponsive;
-    node.on_handshake(handshake("s"));
+    node.on_connected(properties("s"));
     node.inherit(known("s", &[50, 62]));
     assert_eq!(node.server.standing(now), Standing::Votes);
     // Another lane's record of the present server counts at once.

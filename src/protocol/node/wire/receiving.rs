@@ -10,8 +10,8 @@ use crate::protocol::commands::dialect::Scripts;
 use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::pending::{Pending, ReplyClass, SentCommand};
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::wire::Wire;
 use crate::protocol::node::witness;
 use crate::protocol::node::witness_proofs::{self, Part};
@@ -161,14 +161,14 @@ impl Wire {
         let Some(key) = key else {
             return ReplyClass::Vote;
         };
-        let only_by_hash = self.handshake.dialect.scripts == Scripts::OnlyByHash;
+        let only_by_hash = self.properties.dialect.scripts == Scripts::OnlyByHash;
         if command.loads && !only_by_hash && is_not_loaded(error) {
             if !mutant(Mutant::ForgottenIsLoaded) {
                 self.forget_loaded();
             }
             return ReplyClass::SendAgain(None);
         }
-        let (dialect, alone) = (&mut self.handshake.dialect, &mut self.alone);
+        let (dialect, alone) = (&mut self.properties.dialect, &mut self.alone);
         match dialect.learn(error, command.named, key.names(), prefix, alone) {
             true => ReplyClass::SendAgain(self.dialect(None, key).lack()),
             false => ReplyClass::Vote,
@@ -177,7 +177,7 @@ impl Wire {
 
     /// Why the server has not carried out a command, if another server may own the key and is asked next.
     fn redirection(&self, error: &str) -> Option<Cause> {
-        let Handshake { routed, server, .. } = &self.handshake;
+        let ServerProperties { routed, server, .. } = &self.properties;
         let redirection = routed.then(|| Redirection::of(error, &server.address))?;
         redirection.map(|redirection| Cause::Redirected(redirection.into()))
     }

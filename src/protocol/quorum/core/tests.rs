@@ -13,9 +13,9 @@ use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::action::{Action, Key, Notify};
 use crate::protocol::mutants::set_mutant;
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::node_events::NodeEvent;
 use crate::protocol::node::outgoing::Outgoing;
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::quorum::answer::Outcome;
 use crate::protocol::quorum::op::NamedServer;
 use crate::values::clock;
@@ -56,9 +56,9 @@ impl World {
         let timeouts = world.core.timeouts;
         world.core = Core::new(addresses, timeouts, Prefix::default(), 1, world.now);
         world.begin_to_connect();
-        let connected = Ok(Handshake {
+        let connected = Ok(ServerProperties {
             uptime: Some((Duration::ZERO, world.now)),
-            ..Handshake::default()
+            ..ServerProperties::default()
         });
         assert!(world.core.connected(0, connected, world.now));
         let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
@@ -142,12 +142,12 @@ impl World {
     }
 
     fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
-        let handshake = result.map(|()| Handshake {
+        let properties = result.map(|()| ServerProperties {
             dialect: crate::protocol::commands::dialect::Dialect::ALL,
             server: "h:1".into(),
-            ..Handshake::default()
+            ..ServerProperties::default()
         });
-        if self.core.connected(node, handshake, self.now) {
+        if self.core.connected(node, properties, self.now) {
             let tasks = [(); 2].map(|()| self.core.next(ThreadRole::Worker(node), self.now));
             assert!(matches!(
                 tasks,
@@ -352,7 +352,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
     let extend = Action::Extend(ttl(60_000 * MS), ttl(60_000 * MS));
     for (end, written) in [
         (Action::Shorten(ttl(1000 * MS)), 1),
-        (Action::GiveUp(ttl(1000 * MS)), 1),
+        (Action::Leak(ttl(1000 * MS)), 1),
         // An extension finds nothing behind a release.
         (Action::Release(Notify::First), 2),
     ] {

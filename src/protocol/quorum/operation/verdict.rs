@@ -11,7 +11,8 @@ use crate::protocol::node::read_order::SLICE;
 use crate::protocol::quorum::answer::{Answer, Outcome};
 use crate::protocol::quorum::operation::{Expiry, Operation};
 use crate::protocol::quorum::view::View;
-use crate::values::arithmetic::{NodeSet, Tally, Verdict, majority, spare};
+use crate::values::arithmetic::{Tally, Verdict, majority, spare};
+use crate::values::node_set::NodeSet;
 
 impl<W> Operation<W> {
     /// Whether votes are for one of several slots, and count only together with those for the same one (rules R47,

@@ -104,13 +104,13 @@ fn a_release_is_sent_on_although_its_node_was_given_up_before_it_redirected_it()
         let mut world = World::of(3);
         (0..3).for_each(|node| world.begins_to_connect(node));
         for node in 0..3 {
-            let handshake = Handshake {
+            let properties = ServerProperties {
                 dialect: Dialect::ALL,
                 server: "h:1".into(),
                 routed: true,
-                ..Handshake::default()
+                ..ServerProperties::default()
             };
-            assert!(world.core.connected(node, Ok(handshake), world.now));
+            assert!(world.core.connected(node, Ok(properties), world.now));
             let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(node), world.now));
             assert!(matches!(
                 tasks,

@@ -225,11 +225,11 @@ fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
         assert!(world.failure().is_some());
         world.now = began + away * MS;
         world.begin_to_connect();
-        let handshake = Handshake {
+        let properties = ServerProperties {
             dialect: crate::protocol::commands::dialect::Dialect::ALL,
-            ..Handshake::default()
+            ..ServerProperties::default()
         };
-        assert!(world.core.connected(0, Ok(handshake), world.now));
+        assert!(world.core.connected(0, Ok(properties), world.now));
         let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
         assert!(
             matches!(tasks, [ThreadStep::Adopt { .. }, ThreadStep::Send { .. }]),

@@ -8,12 +8,12 @@ fn found_before(since: Duration) -> World {
     let mut world = World::new();
     let found = FoundMaster::new("m at h:1".into(), world.now, true, DirectoryTimes::REAL);
     world.begin_to_connect();
-    let handshake = Handshake {
+    let properties = ServerProperties {
         dialect: crate::protocol::commands::dialect::Dialect::ALL,
         found: Some(found),
-        ..Handshake::default()
+        ..ServerProperties::default()
     };
-    assert!(world.core.connected(0, Ok(handshake), world.now));
+    assert!(world.core.connected(0, Ok(properties), world.now));
     let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
     assert!(matches!(
         tasks,

@@ -9,7 +9,7 @@ use crate::protocol::quorum::op::Op;
 use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::waiting::wait_queue::WaitQueues;
 use crate::protocol::waiting::waiter::Queued;
-use crate::values::arithmetic::NodeSet;
+use crate::values::node_set::NodeSet;
 
 /// The pause before a subscription is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));

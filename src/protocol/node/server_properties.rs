@@ -32,7 +32,7 @@ impl From<&str> for ServerInCluster {
 
 /// The properties that a server reports when it is connected.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Handshake {
+pub(crate) struct ServerProperties {
     /// Unknown if `INFO` is forbidden.
     pub(crate) run_id: Option<String>,
     /// How long the server has been up, and when it reported that. As long as can be, if it does not report that and no
@@ -62,7 +62,7 @@ pub(crate) struct Handshake {
 /// What a guard needs beside INFO, as the log names it.
 const WITNESS_RIGHTS: &str = "the key redlock:witness (GET, PTTL, SET)";
 
-impl Handshake {
+impl ServerProperties {
     /// Adds what the server reports of itself in INFO, at `now`.
     pub(crate) fn read_info(&mut self, info: &ServerInfo, now: Instant) {
         self.run_id = info.run_id().map(str::to_owned);
@@ -78,10 +78,10 @@ impl Handshake {
         found: Result<(Witness, Duration), Cause>,
         needed: bool,
         now: Instant,
-    ) -> Result<Handshake, Cause> {
+    ) -> Result<ServerProperties, Cause> {
         let lacks = match found {
             Ok((witness, uptime)) => {
-                return Ok(Handshake {
+                return Ok(ServerProperties {
                     uptime: Some((uptime, now)),
                     witness: Some(witness),
                     ..self
@@ -91,7 +91,7 @@ impl Handshake {
             Err(Cause::NoWitness(_)) if !needed => WITNESS_RIGHTS,
             Err(cause) => return Err(cause),
         };
-        Ok(Handshake {
+        Ok(ServerProperties {
             unguarded: Some(lacks),
             ..self
         })
@@ -119,12 +119,13 @@ mod tests {
             (Cause::NoWitness("NOPERM".into()), Some(WITNESS_RIGHTS)),
             (Cause::Closed("x".into()), None),
         ] {
-            let with = |needed| Handshake::default().with_witness(Err(cause.clone()), needed, now);
+            let with =
+                |needed| ServerProperties::default().with_witness(Err(cause.clone()), needed, now);
             assert!(with(true).is_err(), "{cause}");
             match (with(false), lacks) {
-                (Ok(handshake), Some(lacks)) => {
-                    assert_eq!(handshake.unguarded, Some(lacks));
-                    assert!(handshake.lacks().contains(&Some(Lack::Guard(lacks))));
+                (Ok(properties), Some(lacks)) => {
+                    assert_eq!(properties.unguarded, Some(lacks));
+                    assert!(properties.lacks().contains(&Some(Lack::Guard(lacks))));
                 }
                 (result, lacks) => assert!(result.is_err() && lacks.is_none(), "{cause}"),
             }

@@ -11,13 +11,13 @@ use crate::net::discovery::master::{Directory, Source, routed};
 use crate::net::discovery::sentinels::{Descriptions, Sentinels};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::Purpose;
+use crate::net::socket::set_up::SetUpFor;
 use crate::net::socket::trust::Trust;
 use crate::protocol::discovery::found_master::{
     DirectoryAnswer, DirectoryTimes, FoundMaster, MasterConfirmation,
 };
-use crate::protocol::node::handshake::Handshake;
 use crate::protocol::node::restart_guard::{self, RestartGuard};
+use crate::protocol::node::server_properties::ServerProperties;
 use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
@@ -73,8 +73,8 @@ impl Place {
         let Place::Cluster(cluster) = self else {
             return vec![self.clone()];
         };
-        let said = cluster.ask_all(0, None, timeout).opinions;
-        let map = cluster.map().filter(|_| said.believed().is_some());
+        let opinions = cluster.ask_all(0, None, timeout).opinions;
+        let map = cluster.map().filter(|_| opinions.believed().is_some());
         let slots = map.map_or_else(|| vec![0], |map| map.shards().collect());
         slots.into_iter().map(|slot| self.of_slot(slot)).collect()
     }
@@ -159,8 +159,8 @@ impl Place {
     pub(crate) fn open(
         &self,
         timeout: Duration,
-        purpose: Purpose<'_>,
-    ) -> Result<(Connection, Handshake), Cause> {
+        purpose: SetUpFor<'_>,
+    ) -> Result<(Connection, ServerProperties), Cause> {
         match self {
             Place::Server(peer) => Connection::open(peer, timeout, purpose),
             Place::Master(directory) => directory.open(timeout, purpose),
@@ -301,16 +301,16 @@ impl SlotTarget {
     fn open(
         &self,
         timeout: Duration,
-        purpose: Purpose<'_>,
-    ) -> Result<(Connection, Handshake), Cause> {
+        purpose: SetUpFor<'_>,
+    ) -> Result<(Connection, ServerProperties), Cause> {
         let addr = self.cluster.given.addr(&self.endpoint);
         let peer = self.cluster.peer(addr);
-        let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
-        let handshake = Handshake {
+        let (connection, properties) = Connection::open(&peer, timeout, purpose.without_witness())?;
+        let properties = ServerProperties {
             is_target: true,
-            ..routed(handshake, &peer, None)
+            ..routed(properties, &peer, None)
         };
-        Ok((connection, handshake))
+        Ok((connection, properties))
     }
 }
 
