@@ -134,6 +134,11 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
+    /// Asks the program before the first attempt, also if that is the only one.
+    pub(super) fn ask_first(&mut self) {
+        self.asks = true;
+    }
+
     pub(crate) fn resource(&self) -> &Arc<[u8]> {
         &self.resource
     }

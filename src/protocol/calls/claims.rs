@@ -465,7 +465,10 @@ impl Request {
             end,
             ..self.request.clone()
         };
-        Acquire::new(resource, request, self.nodes, self.node_timeout, now)
+        let mut call = Acquire::new(resource, request, self.nodes, self.node_timeout, now);
+        // Only the first attempt of the whole call may begin without a question.
+        call.ask_first();
+        call
     }
 }
 
