@@ -125,7 +125,7 @@ fn try_witness(
         resp::pack(&mut bytes, &[command], None);
     }
     resp::pack(&mut bytes, &[set], None);
-    let [server, replication, stats, commands, value, left, set] = query.ask(&bytes)?;
+    let [server, replication, stats, value, left, commands, set] = query.ask(&bytes)?;
     let refused = [&value, &left, &set]
         .into_iter()
         .find_map(|reply| match reply {
@@ -136,7 +136,7 @@ fn try_witness(
             _ => None,
         });
     let look = WitnessLook::of(
-        vec![server, replication, stats, commands, value, left],
+        vec![server, replication, stats, value, left, commands],
         query.secret(),
     );
     Ok((refused, look.ok()))

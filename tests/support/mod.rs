@@ -710,15 +710,24 @@ pub fn ears() -> usize {
     named("redlock-sub")
 }
 
+/// Threads of this process that confirm the ends of locks.
+pub fn confirmers() -> usize {
+    named("redlock-confirm")
+}
+
 fn named(start: &str) -> usize {
+    threads_named(start).len()
+}
+
+/// As directories.
+pub fn threads_named(start: &str) -> Vec<PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let name = |task: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+    let paths = tasks.map(|task| task.unwrap().path());
+    let is_one = |path: &PathBuf| {
+        let name = std::fs::read_to_string(path.join("comm"));
+        name.is_ok_and(|name| name.starts_with(start))
     };
-    tasks
-        .map(name)
-        .filter(|name| name.starts_with(start))
-        .count()
+    paths.filter(is_one).collect()
 }
 
 /// Starts a thread that waits for a lock; it does so when this returns.

@@ -19,7 +19,7 @@ use crate::protocol::commands::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::commands::server_info::{Role, ServerInfo};
 use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::is_replica;
-use crate::protocol::node::witness_look::{self, IDENTITY_PARTS};
+use crate::protocol::node::witness_look;
 use crate::settings::credentials::Credentials;
 use crate::values::clock;
 
@@ -139,16 +139,16 @@ impl SetUp {
 
 /// The commands that show what a server is.
 fn look(purpose: SetUpFor<'_>) -> Vec<Cmd> {
-    let (key, parts) = match purpose {
+    let without_witness = witness_look::look_without_witness();
+    let look = match purpose {
         SetUpFor::GuardedLocks {
             witness: Some(key), ..
-        } => (key, usize::MAX),
-        SetUpFor::GuardedLocks { witness: None, .. } => (&b""[..], IDENTITY_PARTS),
-        SetUpFor::Locks | SetUpFor::Looks => (&b""[..], 2),
-        SetUpFor::Messages | SetUpFor::Questions => (&b""[..], 0),
+        } => witness_look::look(key).to_vec(),
+        SetUpFor::GuardedLocks { witness: None, .. } => without_witness.to_vec(),
+        SetUpFor::Locks | SetUpFor::Looks => without_witness[..2].to_vec(),
+        SetUpFor::Messages | SetUpFor::Questions => Vec::new(),
     };
-    let look = witness_look::look(key).into_iter().take(parts);
-    let look = look.map(|[name, argument]| {
+    let look = look.into_iter().map(|[name, argument]| {
         let mut command = Cmd::new();
         command.arg(name).arg(argument);
         command

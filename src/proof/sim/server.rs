@@ -220,7 +220,7 @@ impl Server {
             let parsed = crate::protocol::commands::resp::parse(&reply, &Secret::default());
             parsed.unwrap().unwrap().0
         };
-        let [.., value, left] = witness_look::look(WITNESS);
+        let [_, _, _, value, left, _] = witness_look::look(WITNESS);
         let (value, left) = (ask(&value), ask(&left));
         let before = u8::from(here.promoted);
         let replication = format!("{}master_replid2:{before}\r\n", here.replication());
@@ -229,9 +229,9 @@ impl Server {
             info(format!("run_id:{run_id}\r\n")),
             info(replication),
             info(here.stats()),
-            info(here.commandstats()),
             value,
             left,
+            info(here.commandstats()),
         ];
         WitnessLook::of(replies, &Secret::default()).unwrap()
     }

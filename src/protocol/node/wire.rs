@@ -205,7 +205,7 @@ impl Wire {
             self.expect(Pending::Look(part), out);
             let own = self.properties.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
-            let [_, replication, stats, _, get, _] = witness_look::look(&key);
+            let [_, replication, stats, get, ..] = witness_look::look(&key);
             let command: &[&[u8]] = match part {
                 Part::Master => &replication,
                 Part::Evictions => &stats,

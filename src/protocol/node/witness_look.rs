@@ -21,7 +21,7 @@ const LIFE: Duration = Duration::from_secs(3600 * 24 * 365 * 10);
 /// The number of commands of a look.
 const PARTS: usize = 6;
 /// The number of commands that ask for the identity.
-pub(crate) const IDENTITY_PARTS: usize = 4;
+const IDENTITY_PARTS: usize = 4;
 
 // The parts of INFO that the guard needs, as errors name them.
 const SERVER: &str = "INFO server (uptime_in_seconds, run_id)";
@@ -31,16 +31,23 @@ const COMMANDS: &str = "INFO commandstats";
 const ANY_ID: &str = "run_id in INFO server, or master_replid in INFO replication";
 const EVICTED: &str = "evicted_keys in INFO stats";
 
-/// The commands of a look, for the witness with this key.
+/// The commands of a look, for the witness with this key. Behind each vote most of that is looked at once more, but not what
+/// commands were called. So this is read last: a witness that was there before has lost nothing by them.
 pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
     [
         [b"INFO", b"server"],
         [b"INFO", b"replication"],
         [b"INFO", b"stats"],
-        [b"INFO", b"commandstats"],
         [b"GET", key],
         [b"PTTL", key],
+        [b"INFO", b"commandstats"],
     ]
+}
+
+/// The commands of a look at a server that has no place for a witness.
+pub(crate) fn look_without_witness() -> [[&'static [u8]; 2]; IDENTITY_PARTS] {
+    let [server, replication, stats, _, _, commands] = look(b"");
+    [server, replication, stats, commands]
 }
 
 /// The command that reads the server's clock.
@@ -65,7 +72,7 @@ impl WitnessLook {
     /// Reads the replies to [`look`].
     pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<WitnessLook, Cause> {
         let replies = <[Reply; PARTS]>::try_from(replies);
-        let [server, replication, stats, commands, value, left] =
+        let [server, replication, stats, value, left, commands] =
             replies.map_err(|_| Cause::NoInfo("INFO"))?;
         if matches!(&replication, Reply::Bulk(text) if is_replica(text)) {
             return Err(Cause::Replica(None));
@@ -180,14 +187,15 @@ impl WitnessLook {
         Ok((witness, uptime))
     }
 
-    /// Judges one look without a witness, by the replies to the questions for the identity: a server that owns no slot of
-    /// a Redis Cluster has no place for a witness. The server votes if it has lost nothing since its start, and its
-    /// grants count if that is shown behind them.
+    /// Judges one look without a witness, by the replies to [`look_without_witness`]: a server that owns no slot of a Redis
+    /// Cluster has no place for one. The server votes if it has lost nothing since its start, and its grants count if
+    /// that is shown behind them.
     pub(crate) fn calm(
         mut look: Vec<Reply>,
         secret: &Secret,
     ) -> Result<(Witness, Duration), Cause> {
-        look.extend([Reply::Nil, Reply::Nil]);
+        let behind = look.len().min(IDENTITY_PARTS - 1);
+        look.splice(behind..behind, [Reply::Nil, Reply::Nil]);
         let look = WitnessLook::of(look, secret)?;
         if look.promoted || look.has_evicted() || look.flushed {
             return Err(Cause::Connect(
@@ -292,8 +300,11 @@ mod tests {
         let replication =
             format!("role:master\r\nmaster_replid:{history}\r\nmaster_replid2:{before}\r\n");
         let stats = format!("evicted_keys:{evicted}\r\n");
-        let look = ["run_id:r\r\n", &replication, &stats, COUNTS].map(bulk);
-        let replies = look.into_iter().chain([value, left]).collect();
+        let look = ["run_id:r\r\n", &replication, &stats].map(bulk);
+        let replies = look
+            .into_iter()
+            .chain([value, left, bulk(COUNTS)])
+            .collect();
         WitnessLook::of(replies, &Secret::default())
     }
 
@@ -416,8 +427,10 @@ mod tests {
     #[test]
     fn a_replica_and_a_server_that_reports_no_identity_are_refused() {
         let look = |server: &str, replication: &str, stats: &str, value| {
-            let info = [server, replication, stats, COUNTS].map(bulk);
-            let replies = info.into_iter().chain([value, Reply::Int(-2)]);
+            let info = [server, replication, stats].map(bulk);
+            let replies = info
+                .into_iter()
+                .chain([value, Reply::Int(-2), bulk(COUNTS)]);
             let look = WitnessLook::of(replies.collect(), &Secret::default());
             look.map(|look| look.identity.name)
         };
@@ -433,9 +446,8 @@ mod tests {
             Err(Cause::NoInfo(ANY_ID))
         ));
         for (at, section) in [SERVER, REPLICATION, STATS].into_iter().enumerate() {
-            let mut replies =
-                Vec::from(["run_id:r", "role:master", "evicted_keys:0", COUNTS].map(bulk));
-            replies.extend([Reply::Nil, Reply::Int(-2)]);
+            let mut replies = Vec::from(["run_id:r", "role:master", "evicted_keys:0"].map(bulk));
+            replies.extend([Reply::Nil, Reply::Int(-2), bulk(COUNTS)]);
             replies[at] = Reply::Error("NOPERM no".into());
             let text = WitnessLook::of(replies, &Secret::default())
                 .unwrap_err()
@@ -468,7 +480,7 @@ mod tests {
     /// A look at a server that has a witness, by INFO commandstats.
     fn counted(commands: Reply) -> WitnessLook {
         let look = ["run_id:r", "master_replid:h", "evicted_keys:0"].map(bulk);
-        let witness = [commands, bulk("r h 0 0 1"), left(9 * S)];
+        let witness = [bulk("r h 0 0 1"), left(9 * S), commands];
         let replies = look.into_iter().chain(witness).collect();
         WitnessLook::of(replies, &Secret::default()).unwrap()
     }
@@ -515,18 +527,18 @@ mod tests {
                 "BUSY Redis is busy running a script.",
                 "LOADING Redis is loading",
             ] {
-                let replies = |parts| {
-                    let mut replies =
-                        Vec::from(["run_id:r", "role:master", "evicted_keys:0", COUNTS].map(bulk));
-                    replies.extend([Reply::Nil, Reply::Int(-2)]);
+                let identity = || {
+                    let identity = ["run_id:r", "role:master", "evicted_keys:0", COUNTS];
+                    let mut replies = Vec::from(identity.map(bulk));
                     replies[at] = Reply::Error(refusal.into());
-                    replies.truncate(parts);
                     replies
                 };
-                let looked = WitnessLook::of(replies(PARTS), &Secret::default());
-                assert!(matches!(looked, Err(Cause::Refused(_))), "{at}, {refusal}");
-                let calm = WitnessLook::calm(replies(IDENTITY_PARTS), &Secret::default());
+                let calm = WitnessLook::calm(identity(), &Secret::default());
                 assert!(matches!(calm, Err(Cause::Refused(_))), "{at}, {refusal}");
+                let mut all = identity();
+                all.splice(3..3, [Reply::Nil, Reply::Int(-2)]);
+                let looked = WitnessLook::of(all, &Secret::default());
+                assert!(matches!(looked, Err(Cause::Refused(_))), "{at}, {refusal}");
             }
         }
     }

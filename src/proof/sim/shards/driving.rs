@@ -23,7 +23,7 @@ use crate::protocol::node::outgoing::Outgoing;
 use crate::protocol::node::restart_guard::RestartGuard;
 use crate::protocol::node::server_properties::ServerProperties;
 use crate::protocol::node::witness::Witness;
-use crate::protocol::node::witness_look::{IDENTITY_PARTS, Judged, WitnessLook, look};
+use crate::protocol::node::witness_look::{Judged, WitnessLook, look};
 use crate::protocol::quorum::core::Input;
 use crate::protocol::quorum::op::Op;
 use crate::protocol::quorum::thread_step::{ThreadRole, ThreadStep};
@@ -431,11 +431,14 @@ fn identity(here: &Instance, run_id: &str) -> Vec<Reply> {
 /// A look at a server, and at its witness.
 fn look_at(here: &mut Instance, run_id: &str, t: u64) -> Result<WitnessLook, Cause> {
     let mut replies = identity(here, run_id);
+    let commands = replies.pop();
     let time = here.time(t);
-    for command in look(WITNESS).iter().skip(IDENTITY_PARTS) {
-        let reply = here.store.execute(time, command, &mut |_, _| 0);
+    let [_, _, _, value, left, _] = look(WITNESS);
+    for command in [value, left] {
+        let reply = here.store.execute(time, &command, &mut |_, _| 0);
         let parsed = resp::parse(&reply, &Secret::default());
         replies.push(parsed.unwrap().unwrap().0);
     }
+    replies.extend(commands);
     WitnessLook::of(replies, &Secret::default())
 }

@@ -1,7 +1,7 @@
 -- Locks on one or more names: how their scripts begin. The names come first among the keys.
 
 -- The value of a name that the token holds, or false. Data of another type is no lock; any other error, such as that of a right
--- that is missing for now, shows nothing, and is that of the script.
+-- that is missing for now, proves nothing, and fails the script.
 local function holds(name)
   local value = redis.pcall('GET', name)
   if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then

@@ -121,7 +121,7 @@ fn actions() -> Vec<(&'static str, Action)> {
         ),
         ("extend", Action::Extend(second, minute)),
         ("shorten", Action::Shorten(second)),
-        ("give up", Action::Leak(second)),
+        ("leak", Action::Leak(second)),
         ("release, none", Action::Release(Notify::None)),
         ("release", Action::Release(Notify::First)),
         (
