@@ -201,7 +201,7 @@ pub(super) fn left() -> (usize, usize) {
     })
 }
 
-pub(crate) struct Plain {
+pub(crate) struct PlainSocket {
     node: usize,
     number: u64,
     is_reset: bool,
@@ -211,12 +211,12 @@ fn closed() -> Cause {
     Cause::Closed("by the other side".into())
 }
 
-impl Plain {
+impl PlainSocket {
     pub(crate) fn connect(
         info: &ConnectionInfo,
         _: Option<&SocketAddr>,
         _: (Instant, Duration),
-    ) -> Result<Plain, Cause> {
+    ) -> Result<PlainSocket, Cause> {
         turn();
         let ConnectionAddr::Tcp(_, port) = info.addr() else {
             return Err(Cause::Connect("no such node".into()));
@@ -231,7 +231,7 @@ impl Plain {
             }
             node.server.connect(number);
             node.connections.insert(number, Link::default());
-            Ok(Plain {
+            Ok(PlainSocket {
                 node: at,
                 number,
                 is_reset: false,
@@ -331,7 +331,7 @@ impl Plain {
     }
 }
 
-impl Drop for Plain {
+impl Drop for PlainSocket {
     fn drop(&mut self) {
         match self.is_reset {
             true => self.link(|node, number| {

@@ -199,7 +199,7 @@ fn at_rest(driver: &Weak<Driver>) {
     let Some(driver) = driver.upgrade() else {
         return;
     };
-    let state = driver.executor().state();
+    let state = driver.executor().driver_state();
     if traces() {
         eprintln!(
             "at rest after {:?}: {:?}, {} leads, {} waits, {} answers",
