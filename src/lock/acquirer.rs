@@ -51,7 +51,7 @@ impl<'a> Acquirer<'a> {
         wait: Duration,
         must_ask: bool,
     ) -> Acquirer<'a> {
-        let (now, executor) = (Point::now(), route.lane().driver.executor());
+        let (now, executor) = (Point::now(), route.first_lane().driver.executor());
         executor.warn_of_long_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
@@ -86,7 +86,7 @@ impl<'a> Acquirer<'a> {
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
         let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
-            let mut waiting = &*self.route.lane().waiting_threads;
+            let mut waiting = &*self.route.first_lane().waiting_threads;
             now = match self.call.next(&mut waiting, now) {
                 CallStep::Try(op) => {
                     let token = op.key.token;
@@ -97,7 +97,7 @@ impl<'a> Acquirer<'a> {
                     self.tried(answer)
                 }
                 CallStep::TakeOver(waiter) => {
-                    let answer = self.route.lane().driver.run_handed_off(&waiter);
+                    let answer = self.route.first_lane().driver.run_handed_off(&waiter);
                     self.tried(answer)
                 }
                 CallStep::Run(op) => {
@@ -118,7 +118,7 @@ impl<'a> Acquirer<'a> {
                     let goes_on = keep_trying();
                     // `keep_trying` may have forked: then only the parent goes on waiting, and the queues are the
                     // parent's.
-                    if !self.route.lane().is_ours() {
+                    if !self.route.first_lane().is_ours() {
                         return Err(Error::cancelled(self.resource));
                     }
                     if !goes_on {
@@ -154,7 +154,7 @@ impl<'a> Acquirer<'a> {
         let now = Point::now();
         self.report(&answer, now);
         self.call
-            .answered(answer, &mut &*self.route.lane().waiting_threads, now);
+            .answered(answer, &mut &*self.route.first_lane().waiting_threads, now);
         now
     }
 
@@ -191,12 +191,12 @@ impl<'a> Acquirer<'a> {
         Error::too_slow(self.resource, Duration::ZERO, self.ttl.duration())
     }
 
-    fn error(&self, ended: CallEnd) -> Error {
-        match ended {
+    fn error(&self, end: CallEnd) -> Error {
+        match end {
             CallEnd::Failed(WaitFailure::Busy(known)) => {
                 let is_own = self
                     .route
-                    .lane()
+                    .first_lane()
                     .waiting_threads
                     .held_here
                     .is_own(self.resource);
@@ -211,7 +211,7 @@ impl<'a> Acquirer<'a> {
                 resource: self.call.resource().clone(),
                 names,
                 found: other.text(),
-                node: self.route.lane().driver.executor().name(node).into(),
+                node: self.route.first_lane().driver.executor().name(node).into(),
             }),
         }
     }
@@ -228,8 +228,9 @@ impl<'a> Acquirer<'a> {
 impl Drop for Acquirer<'_> {
     fn drop(&mut self) {
         // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
-        if self.call.is_in_queue() && self.route.lane().is_ours() {
-            self.call.cancel(&mut &*self.route.lane().waiting_threads);
+        if self.call.is_in_queue() && self.route.first_lane().is_ours() {
+            self.call
+                .cancel(&mut &*self.route.first_lane().waiting_threads);
             drop(self.run(&mut || false));
         }
     }

@@ -64,7 +64,7 @@ impl Lock {
 
     /// Fails if too few nodes are left without the Redis Clusters, which have the counter of this name in another slot.
     fn check_counter(&self) -> Result<(), Error> {
-        let executor = self.route.lane().driver.executor();
+        let executor = self.route.first_lane().driver.executor();
         let Some(name) =
             (self.resources()).find(|name| executor.has_companions_in_another_slot(name))
         else {

@@ -85,7 +85,10 @@ impl Lock {
             let renewed = self.renew(ttl);
             self.notify_extended(renewed, old, true)?;
         }
-        let (lease, observer) = (self.lease().clone(), self.route.lane().observer().clone());
+        let (lease, observer) = (
+            self.lease().clone(),
+            self.route.first_lane().observer().clone(),
+        );
         let renewal = Arc::new(Renewal::new(lease, observer));
         self.home = Home::Shared(renewal.clone());
         match self.route.keep(&renewal, max_hold) {
@@ -99,7 +102,7 @@ impl Lock {
         let cause = Arc::new(Cause::NoThread(error.to_string()));
         let places = self
             .route
-            .lane()
+            .first_lane()
             .driver
             .executor()
             .places()
@@ -189,7 +192,7 @@ impl KeptLock {
         if let Some(renewal) = self.renewal() {
             renewal.on_lost(Box::new(f));
             let _ = self.validity();
-            self.lock.route.lane().renewals.watch(renewal);
+            self.lock.route.first_lane().renewals.watch(renewal);
         }
     }
 
@@ -217,7 +220,7 @@ impl KeptLock {
     pub fn on_expiring(&self, margin: Duration, f: impl FnOnce(Duration) + Send + 'static) {
         if let Some(renewal) = self.renewal() {
             renewal.on_expiring((margin, Box::new(f)));
-            self.lock.route.lane().renewals.watch(renewal);
+            self.lock.route.first_lane().renewals.watch(renewal);
         }
     }
 
@@ -258,7 +261,7 @@ impl KeptLock {
     /// The renewal. `None` in a forked child: the lock is its parent's.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
-            Home::Shared(renewal) if self.lock.route.lane().is_ours() => Some(renewal),
+            Home::Shared(renewal) if self.lock.route.first_lane().is_ours() => Some(renewal),
             _ => None,
         }
     }

@@ -76,7 +76,7 @@ impl Lock {
     fn leave(&self) {
         if self.key.kind.is_plain() {
             self.route
-                .lane()
+                .first_lane()
                 .waiting_threads
                 .held_here
                 .remove(&self.key.resource);

@@ -21,7 +21,7 @@ use crate::values::sync::{Mutex, MutexGuard};
 use crate::values::token::Token;
 
 /// All names that are locked.
-pub(crate) fn locked_names<'a>(
+pub(crate) fn names_to_lock<'a>(
     resource: &'a [u8],
     kind: &'a Kind,
 ) -> impl Iterator<Item = &'a [u8]> {
@@ -113,7 +113,7 @@ impl Lock {
     /// All locked names: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is
     /// the first of them.)
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
-        locked_names(&self.key.resource, &self.key.kind)
+        names_to_lock(&self.key.resource, &self.key.kind)
     }
 
     /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
@@ -123,7 +123,7 @@ impl Lock {
     pub fn slot(&self) -> Option<u32> {
         let slot = self
             .route
-            .lane()
+            .first_lane()
             .is_ours()
             .then(|| self.lease().key.kind.slot());
         slot.flatten().map(u32::from)
@@ -138,7 +138,7 @@ impl Lock {
     /// How long the lock is still valid. Zero once its validity is over, or the lock was found lost. Local: asks no
     /// node.
     pub fn remaining(&self) -> Duration {
-        if self.route.lane().is_ours() {
+        if self.route.first_lane().is_ours() {
             self.validity().unwrap_or_default()
         } else {
             Duration::ZERO
@@ -199,7 +199,7 @@ impl Lock {
     /// lock again on nodes that do not hold it, because they were restarted or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
-        if !self.route.lane().is_ours() {
+        if !self.route.first_lane().is_ours() {
             return Err(self.lost());
         }
         let old = self.lease().deadline;
@@ -263,7 +263,7 @@ impl Lock {
 
     /// The error of a lock that is no longer held.
     pub(crate) fn lost(&self) -> Error {
-        let reason = match self.route.lane().is_ours() {
+        let reason = match self.route.first_lane().is_ours() {
             true => self.validity().err().unwrap_or(LostReason::Expired),
             false => LostReason::OtherProcess,
         };
@@ -277,7 +277,10 @@ impl Lock {
                 renewal.report(loss, DetectedBy::Holder);
             }
             home if loss.is_new && self.announced => {
-                self.route.lane().observer().lost(home.mutex(), loss.reason);
+                self.route
+                    .first_lane()
+                    .observer()
+                    .lost(home.mutex(), loss.reason);
             }
             _ => {}
         }
@@ -293,7 +296,7 @@ impl Lock {
 
     /// Notifies the observer that the lock is held, before the caller relies on it.
     pub(crate) fn notify_acquired(&mut self, wait: Duration, attempts: u32) {
-        let observer = self.route.lane().observer();
+        let observer = self.route.first_lane().observer();
         self.announced = !observer.is_none();
         observer.notify(|| Event::Acquired {
             resource: &self.key.resource,
@@ -314,7 +317,7 @@ impl Lock {
         }
         let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
         self.route
-            .lane()
+            .first_lane()
             .observer()
             .notify(|| Event::extension(resource, left, renewal, &extended));
         // The observer may have taken its time.
@@ -335,7 +338,7 @@ impl Lock {
     pub(crate) fn notify_ended(&self, how: Ending) {
         if self.announced {
             self.route
-                .lane()
+                .first_lane()
                 .observer()
                 .notify_ended(self.home.mutex(), how);
         }
@@ -417,7 +420,7 @@ impl Lock {
     /// Marks the lock as ended: the program no longer relies on it. Returns whether it belonged to this process and had
     /// not ended.
     pub(crate) fn end(&mut self) -> bool {
-        let ends = !std::mem::replace(&mut self.ended, true) && self.route.lane().is_ours();
+        let ends = !std::mem::replace(&mut self.ended, true) && self.route.first_lane().is_ours();
         if ends {
             self.end_renewal();
         }
@@ -426,7 +429,7 @@ impl Lock {
 
     pub(crate) fn end_renewal(&self) {
         if let Home::Shared(renewal) = &self.home {
-            self.route.lane().renewals.end(renewal);
+            self.route.first_lane().renewals.end(renewal);
         }
     }
 
@@ -437,7 +440,7 @@ impl Lock {
             notified_elsewhere: lease.notified_elsewhere,
             fair: self.fair,
             only_write,
-            node_timeout: self.route.lane().driver.executor().timeouts.node,
+            node_timeout: self.route.first_lane().driver.executor().timeouts.node,
         };
         drop(lease);
         self.route.release(&release)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::errors::error::Error;
 use crate::lock::kept_lock::KeptLock;
-use crate::lock::lock::{Lock, locked_names};
+use crate::lock::lock::{Lock, names_to_lock};
 use crate::lock::redlock::Redlock;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS, Mark};
 use crate::values::clock::Point;
@@ -202,7 +202,7 @@ pub struct Lockable {
 impl Lockable {
     /// The names to lock: one name, or several in the order of their bytes.
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
-        locked_names(&self.resource, &self.kind)
+        names_to_lock(&self.resource, &self.kind)
     }
 
     /// Tries once, like [`Redlock::try_acquire`]. `None`: others have the lock.

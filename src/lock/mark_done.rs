@@ -38,7 +38,7 @@ impl Lock {
         }
         // In a forked child the lease is not to be touched: a thread of the parent may have locked it.
         self.left()?;
-        check_mark(self.route.lane().driver.executor(), self.resource())?;
+        check_mark(self.route.first_lane().driver.executor(), self.resource())?;
         let label = self.key.label.clone();
         let ended = clock::wall().checked_sub(ago);
         let run = LastRun::new(ended.unwrap_or(UNIX_EPOCH), took, label);

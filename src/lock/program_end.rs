@@ -8,7 +8,7 @@ use crate::values::arithmetic::spare;
 use crate::values::clock;
 
 impl Redlock {
-    /// Waits until so few nodes have an outstanding release of this name that other processes can have a majority, at
+    /// Waits until so few nodes are owed a release of this name that other processes can have a majority, at
     /// most for `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant it. Returns whether
     /// that is so.
     pub(crate) fn wait_owed(
@@ -26,7 +26,7 @@ impl Redlock {
             while !lanes.wait_or_send(rest().min(LOOK)) && !rest().is_zero() && go_on() {}
         }
         let route = self.route(resource);
-        let driver = &route.lane().driver;
+        let driver = &route.first_lane().driver;
         let are_few = driver.wait_owed(others, rest(), go_on);
         let Some(lanes) = &family.lanes else {
             return are_few;

@@ -122,9 +122,9 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn from_env() -> Result<Redlock, Error> {
-        let (origin, nodes) = environment::nodes()?;
+        let (source, nodes) = environment::nodes()?;
         let redlock = Redlock::new(nodes).map_err(|error| match error {
-            Error::Config(error) => Error::config(format!("{origin}: {error}")),
+            Error::Config(error) => Error::config(format!("{source}: {error}")),
             other => other,
         })?;
         redlock.with_options(Options::from_env()?)
@@ -265,7 +265,7 @@ impl Redlock {
         let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
             route
-                .lane()
+                .first_lane()
                 .waiting_threads
                 .held_here
                 .add(&lease.key.resource);
@@ -417,7 +417,7 @@ impl Redlock {
         let mut acquirer = Acquirer::new(&route, options, resource, kind, ttl, wait, must_ask);
         let waited = acquirer.run(keep_trying.unwrap_or(&mut || true));
         match began {
-            Some(began) => notified(route.lane().observer(), waited, began, &acquirer),
+            Some(began) => notified(route.first_lane().observer(), waited, began, &acquirer),
             None => waited,
         }
     }

@@ -52,7 +52,7 @@ impl Redlock {
         let route = self.route(&resource);
         // Otherwise the release may end before it is written to the nodes that are connected last. A node that fails to
         // connect now fails below.
-        drop(route.lane().driver.connect());
+        drop(route.first_lane().driver.connect());
         let kind = match holder.role() {
             ValueRole::Lock => Kind::Plain,
             ValueRole::Reader => Kind::Read { waited: 0 },
@@ -68,12 +68,12 @@ impl Redlock {
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
-            node_timeout: route.lane().driver.executor().timeouts.node,
+            node_timeout: route.first_lane().driver.executor().timeouts.node,
         };
         // While the lock is being released it counts as held here. The release of a plain lock takes that back.
         if release.key.kind.is_plain() {
             route
-                .lane()
+                .first_lane()
                 .waiting_threads
                 .held_here
                 .add(&release.key.resource);
@@ -133,7 +133,7 @@ mod tests {
             assert!(!redlock.break_lock(&name, holder).unwrap());
             let held = redlock
                 .route(&name)
-                .lane()
+                .first_lane()
                 .waiting_threads
                 .held_here
                 .counted(&name);

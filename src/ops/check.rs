@@ -164,13 +164,11 @@ impl Redlock {
             let mut facts = facts(place, node_report);
             if let Some(sentinels) = sentinels {
                 let node_report = facts.node_report.as_ref().ok();
-                let info = node_report.and_then(|node_report| node_report.info.as_ref().ok());
+                let info = node_report.and_then(|report| report.info.as_ref().ok());
                 facts.remarks = remarks(
                     &sentinels,
                     info,
-                    node_report
-                        .map(|node_report| node_report.needs)
-                        .unwrap_or_default(),
+                    node_report.map(|report| report.needs).unwrap_or_default(),
                 );
             }
             facts.default_guard = default_guard.filter(|_| place.is_set());
@@ -186,8 +184,9 @@ impl Redlock {
         let nodes = report.shards.iter_mut().flatten().zip(masters);
         let (mut found, mut asked) = (Vec::new(), Vec::new());
         for (NodeFacts(facts), place) in nodes {
-            let node_report = facts.node_report.as_ref().ok();
-            if let Some(info) = node_report.and_then(|node_report| node_report.info.as_ref().ok()) {
+            if let Ok(node_report) = &facts.node_report
+                && let Ok(info) = &node_report.info
+            {
                 asked.push((place, replicas::of(info)));
                 found.push(&mut facts.remarks);
             }
@@ -208,8 +207,8 @@ impl Redlock {
             };
             let missing = cluster.map().map_or(0, |map| map.missing());
             let masters = report.shards.iter().filter_map(|nodes| nodes.get(node));
-            let node_report = masters.filter_map(NodeFacts::node_report);
-            let found = slot_coverage::remarks(missing, node_report, self.options().max_ttl());
+            let node_reports = masters.filter_map(NodeFacts::node_report);
+            let found = slot_coverage::remarks(missing, node_reports, self.options().max_ttl());
             let first = report.shards.first_mut();
             if let Some(facts) = first.and_then(|nodes| nodes.get_mut(node)) {
                 facts.0.remarks.extend(found);
@@ -252,15 +251,12 @@ fn facts(node: &Place, node_report: Result<NodeReport, Cause>) -> Facts {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
         _ => Some(Location::ThisMachine),
     };
-    let node_report = node_report.map(|node_report| {
-        let location = match location.unwrap_or(node_report.location) {
+    let node_report = node_report.map(|report| {
+        let location = match location.unwrap_or(report.location) {
             Location::Ip(ip) if ip.to_canonical().is_loopback() => Location::ThisMachine,
             location => location,
         };
-        NodeReport {
-            location,
-            ..node_report
-        }
+        NodeReport { location, ..report }
     });
     Facts {
         address: node.shown().to_string(),

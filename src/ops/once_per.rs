@@ -185,7 +185,7 @@ pub fn last_run(redlock: &Redlock, kept: &KeptLock) -> Result<Option<LastRun>, E
     if let Some(reason) = kept.lost() {
         return Err(Error::lost(&kept.lock().key.resource, reason));
     }
-    check_scripts(kept.lock().route.lane().driver.executor()).map(|()| None)
+    check_scripts(kept.lock().route.first_lane().driver.executor()).map(|()| None)
 }
 
 /// Marks work that has succeeded as done. Without the mark the work is done twice, so nodes that are away for a moment, or

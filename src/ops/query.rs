@@ -17,7 +17,7 @@ use crate::lock::redlock::Redlock;
 use crate::net::discovery::ask_each::{AskTerms, SendPart, ask_each};
 use crate::net::discovery::place::Place;
 use crate::net::socket::conversation::Conversation;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::cluster::redirect::{QuestionHop, RedirectedQuestion};
 use crate::protocol::commands::node_id::imports_nothing;
 use crate::protocol::commands::resp::{self, Reply};
@@ -51,7 +51,7 @@ impl Query {
         timeout: Duration,
         (time, timeouts): (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, properties) = place.open(timeout, SetUpFor::Looks)?;
+        let (connection, properties) = place.open(timeout, Purpose::Looks)?;
         let (opened, until) = ((connection, properties.secret), clock::instant() + time);
         let late = Cause::NoAnswer(time, Limit::Node(timeouts));
         Ok(Query {

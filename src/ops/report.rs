@@ -84,9 +84,9 @@ impl Report {
     /// holder has that lock. Then give [`check`](crate::Redlock::check) another name.
     pub fn is_checked(&self) -> bool {
         self.shards.iter().all(|nodes| {
-            let node_report = nodes.iter().filter_map(NodeFacts::node_report);
+            let node_reports = nodes.iter().filter_map(NodeFacts::node_report);
             let passed =
-                node_report.filter(|node_report| matches!(node_report.probe, TrialLock::Passed));
+                node_reports.filter(|node_report| matches!(node_report.probe, TrialLock::Passed));
             passed.count() >= majority(nodes.len())
         })
     }

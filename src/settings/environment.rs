@@ -110,8 +110,8 @@ impl Environment<'_> {
         let urls = self.text(NODES)?.unwrap_or_default();
         let urls = node_list::items(&urls);
         if !urls.is_empty() {
-            let origin = |at| format!("{NODES}, URL {}", at + 1);
-            let nodes = node_list::nodes(&urls, origin, into_node::of_url);
+            let source = |at| format!("{NODES}, URL {}", at + 1);
+            let nodes = node_list::nodes(&urls, source, into_node::of_url);
             return Ok((NODES.into(), nodes.map_err(|error| error.to_string())?));
         }
         match self.value(NODES_FILE) {
@@ -130,47 +130,47 @@ impl Environment<'_> {
         named_by: &str,
         path: &Path,
     ) -> Result<(String, Vec<NodeAddress>), String> {
-        let origin = format!("{named_by} {}", path.display());
-        let (mode, bytes) = (self.read)(path).map_err(|error| format!("{origin}: {error}"))?;
-        let nodes = nodes_file::parse(&origin, mode, bytes)?;
+        let source = format!("{named_by} {}", path.display());
+        let (mode, bytes) = (self.read)(path).map_err(|error| format!("{source}: {error}"))?;
+        let nodes = nodes_file::parse(&source, mode, bytes)?;
         if nodes.is_empty() {
-            return Err(format!("{origin} names no nodes: one URL a line"));
+            return Err(format!("{source} names no nodes: one URL a line"));
         }
-        Ok((origin, nodes))
+        Ok((source, nodes))
     }
 
     /// The nodes of the default file. The package installs it without nodes, which counts as no file. The file counts for
     /// every user, so no other user may be able to replace the nodes in it.
     fn nodes_in_default_file(&self) -> Result<(String, Vec<NodeAddress>), String> {
-        let origin = self.default_file.display().to_string();
+        let source = self.default_file.display().to_string();
         let nodes = match (self.read)(self.default_file) {
             Ok((mode, _)) if mode & 0o022 != 0 => {
                 return Err(format!(
-                    "{origin}: its group or other users may write it (mode {:03o}): chmod go-w",
+                    "{source}: its group or other users may write it (mode {:03o}): chmod go-w",
                     mode & 0o777
                 ));
             }
-            Ok((mode, bytes)) => nodes_file::parse(&origin, mode, bytes)?,
+            Ok((mode, bytes)) => nodes_file::parse(&source, mode, bytes)?,
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(self.unread(&origin, &error)),
+            Err(error) => return Err(self.unread(&source, &error)),
         };
         if !nodes.is_empty() {
-            return Ok((origin, nodes));
+            return Ok((source, nodes));
         }
         Err(match self.flags {
             true => format!(
-                "no nodes: give their URLs one a line in {origin}, or in a file named by --nodes-file or {NODES_FILE}; in \
+                "no nodes: give their URLs one a line in {source}, or in a file named by --nodes-file or {NODES_FILE}; in \
                  {NODES} (with commas between them); or by --node redis://HOST"
             ),
             false => format!(
-                "no nodes: give their URLs one a line in {origin}, or in a file named by {NODES_FILE}; or in {NODES} (with \
+                "no nodes: give their URLs one a line in {source}, or in a file named by {NODES_FILE}; or in {NODES} (with \
                  commas between them)"
             ),
         })
     }
 
     /// Why the default file, which this user did not name, was not read.
-    fn unread(&self, origin: &str, error: &io::Error) -> String {
+    fn unread(&self, source: &str, error: &io::Error) -> String {
         let file = if self.flags {
             "--nodes-file"
         } else {
@@ -178,10 +178,10 @@ impl Environment<'_> {
         };
         match error.kind() {
             ErrorKind::PermissionDenied => format!(
-                "{origin}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {NODES} or \
+                "{source}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {NODES} or \
                  {file}"
             ),
-            _ => format!("{origin}: {error}"),
+            _ => format!("{source}: {error}"),
         }
     }
 
@@ -214,9 +214,9 @@ impl Environment<'_> {
         let file = |variable: &'static str| {
             let (name, path) = self.value(variable)?;
             let path = PathBuf::from(path);
-            let origin = format!("{name} {}", path.display());
-            let read = (self.read)(&path).map_err(|error| format!("{origin}: {error}"));
-            Some(read.map(|(mode, pem)| (origin, mode, pem)))
+            let source = format!("{name} {}", path.display());
+            let read = (self.read)(&path).map_err(|error| format!("{source}: {error}"));
+            Some(read.map(|(mode, pem)| (source, mode, pem)))
         };
         let by = |flag: &str, variable: &str| match self.flags {
             true => format!("{flag} or {variable}"),
@@ -229,20 +229,20 @@ impl Environment<'_> {
         let cert = file("REDLOCK_CERT").transpose()?;
         let key = file("REDLOCK_KEY").transpose()?;
         match (cert, key) {
-            (Some((_, _, cert)), Some((origin, mode, key))) => {
-                private(mode, &format!("{origin} has a key"))?;
+            (Some((_, _, cert)), Some((source, mode, key))) => {
+                private(mode, &format!("{source} has a key"))?;
                 tls = tls.client_certificate(cert, key);
             }
             (None, None) => {}
-            (Some((origin, ..)), None) => {
+            (Some((source, ..)), None) => {
                 return Err(format!(
-                    "{origin} needs its key: {}",
+                    "{source} needs its key: {}",
                     by("--key", "REDLOCK_KEY")
                 ));
             }
-            (None, Some((origin, ..))) => {
+            (None, Some((source, ..))) => {
                 let by = by("--cert", "REDLOCK_CERT");
-                return Err(format!("{origin} needs its certificate: {by}"));
+                return Err(format!("{source} needs its certificate: {by}"));
             }
         }
         Ok(match self.text("REDLOCK_SNI")? {
@@ -258,7 +258,7 @@ mod tests {
 
     type Files = [(&'static str, u32, &'static str)];
 
-    /// The place and the number of the nodes that these variables and files name.
+    /// The source and the number of the nodes that these variables and files name.
     fn found(variables: &[(&'static str, &str)], files: &Files) -> Result<(String, usize), String> {
         let given = |name: &'static str| {
             let value = variables.iter().find(|(variable, _)| *variable == name);
@@ -276,8 +276,8 @@ mod tests {
             flags: false,
         };
         environment.options(Options::new())?;
-        let (origin, nodes) = environment.nodes()?;
-        Ok((origin, nodes.len()))
+        let (source, nodes) = environment.nodes()?;
+        Ok((source, nodes.len()))
     }
 
     #[test]

@@ -106,11 +106,11 @@ where
 
 /// The nodes that one item names. `before`: how many others named.
 fn listed(before: usize, node: impl IntoNode) -> Result<Vec<NodeAddress>, ConfigError> {
-    let origin = |at| format!("node {}", before + at);
+    let source = |at| format!("node {}", before + at);
     if let Some(urls) = node.text().and_then(node_list::several) {
-        return node_list::nodes(&urls, origin, of_url);
+        return node_list::nodes(&urls, source, of_url);
     }
-    let named = |error| ConfigError::new(format!("{}: {error}", origin(0)));
+    let named = |error| ConfigError::new(format!("{}: {error}", source(0)));
     Ok(vec![node.into_node().map_err(named)?])
 }
 

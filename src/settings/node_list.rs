@@ -41,15 +41,15 @@ pub(crate) fn several(text: &str) -> Option<Vec<&str>> {
     (begun.count() > 1).then_some(urls)
 }
 
-/// The nodes of URLs that were found in one text. `origin` names the place of each, counted from 0. `of_url`: the node of
+/// The nodes of URLs that were found in one text. `source`: where each of them, counted from 0, was given. `of_url`: the node of
 /// one URL.
 ///
 /// # Errors
 ///
-/// The first mistake, behind its place.
+/// The first mistake, behind its source.
 pub(crate) fn nodes(
     urls: &[&str],
-    origin: impl Fn(usize) -> String,
+    source: impl Fn(usize) -> String,
     of_url: fn(&str) -> Result<NodeAddress, ConfigError>,
 ) -> Result<Vec<NodeAddress>, ConfigError> {
     // A comma in a password has made two of one, or there are parameters behind it: they are not shown.
@@ -58,7 +58,7 @@ pub(crate) fn nodes(
         ConfigError::new(format!(
             "{}: it has no scheme (redis://); if there is a comma in a password, write %2C, and put the password before \
              an @ (redis://user:password@host:port)",
-            origin(at)
+            source(at)
         ))
     };
     let in_password = |url: &&str| url.contains('@') && has_none(url);
@@ -67,7 +67,7 @@ pub(crate) fn nodes(
     }
     let one = |(at, url): (usize, &&str)| match at > 0 && has_none(url) {
         true => Err(torn(at)),
-        false => of_url(url).map_err(|error| ConfigError::new(format!("{}: {error}", origin(at)))),
+        false => of_url(url).map_err(|error| ConfigError::new(format!("{}: {error}", source(at)))),
     };
     urls.iter().enumerate().map(one).collect()
 }

@@ -49,9 +49,9 @@ pub(super) fn private(mode: u32, secret: &str) -> Result<(), String> {
 }
 
 /// The nodes in a file's text.
-pub(super) fn parse(origin: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, String> {
+pub(super) fn parse(source: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, String> {
     let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| format!("{origin}: not UTF-8"))?;
+    let text = text.map_err(|_| format!("{source}: not UTF-8"))?;
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = node_list::bare(line);
@@ -59,9 +59,9 @@ pub(super) fn parse(origin: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeA
             continue;
         }
         let node = into_node::of_url(line);
-        let node = node.map_err(|error| format!("{origin}, line {number}: {error}"))?;
+        let node = node.map_err(|error| format!("{source}, line {number}: {error}"))?;
         if node.has_password() {
-            private(mode, &format!("{origin}, line {number} has a password"))?;
+            private(mode, &format!("{source}, line {number} has a password"))?;
         }
         nodes.push(node);
     }

@@ -32,11 +32,11 @@ impl NodeArgs {
     /// The flag, its value and its limits.
     pub(crate) fn check_timeouts(&self) -> Result<(), String> {
         let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(3600));
-        let within = |flag, time: Option<Time>| {
+        let check = |flag, time: Option<Time>| {
             time.map_or(Ok(()), |time| within(flag, time.0, shortest, longest))
         };
-        within("--node-timeout", self.node_timeout)?;
-        within("--connect-timeout", self.connect_timeout)
+        check("--node-timeout", self.node_timeout)?;
+        check("--connect-timeout", self.connect_timeout)
     }
 }
 

@@ -100,51 +100,46 @@ fn start() -> End {
 
 fn dispatch(command: &arguments::Subcommands) -> Result<End, String> {
     match command {
-        arguments::Subcommands::Run(arguments) => {
-            let job = arguments.job()?;
-            output::log(arguments.nodes.verbose);
-            let (redlock, options) = nodes::open(&arguments.nodes, &arguments.votes)?;
+        arguments::Subcommands::Run(args) => {
+            let job = args.job()?;
+            output::log(args.nodes.verbose);
+            let (redlock, options) = nodes::open(&args.nodes, &args.votes)?;
             let times = [("--ttl", job.ttl), ("--at-least", job.at_least)];
             nodes::warn_of_long(&redlock, &times);
-            Ok(run(
-                &job,
-                &redlock,
-                &options,
-                arguments.metrics_file.as_deref(),
-            ))
+            Ok(run(&job, &redlock, &options, args.metrics_file.as_deref()))
         }
-        arguments::Subcommands::Throttle(arguments) => {
-            let words = arguments.words()?;
-            output::log(arguments.nodes.verbose);
-            let (redlock, _) = nodes::open(&arguments.nodes, &arguments.votes)?;
-            nodes::warn_of_long(&redlock, &[("--every", arguments.every.0)]);
-            Ok(throttle::throttle(arguments, words, &redlock))
+        arguments::Subcommands::Throttle(args) => {
+            let words = args.words()?;
+            output::log(args.nodes.verbose);
+            let (redlock, _) = nodes::open(&args.nodes, &args.votes)?;
+            nodes::warn_of_long(&redlock, &[("--every", args.every.0)]);
+            Ok(throttle::throttle(args, words, &redlock))
         }
-        arguments::Subcommands::Inspect(arguments) => {
-            output::log(arguments.nodes.verbose);
-            Ok(inspect::inspect(arguments, &nodes::look(&arguments.nodes)?))
+        arguments::Subcommands::Inspect(args) => {
+            output::log(args.nodes.verbose);
+            Ok(inspect::inspect(args, &nodes::look(&args.nodes)?))
         }
-        arguments::Subcommands::Release(arguments) => {
-            let answer = release::ReleaseAnswer::expected(arguments.yes)?;
-            output::log(arguments.nodes.verbose);
-            let (redlock, options) = nodes::open(&arguments.nodes, &nodes::ALL)?;
+        arguments::Subcommands::Release(args) => {
+            let answer = release::ReleaseAnswer::expected(args.yes)?;
+            output::log(args.nodes.verbose);
+            let (redlock, options) = nodes::open(&args.nodes, &nodes::ALL)?;
             // Keeps the order of arrival where there is one, and makes no difference elsewhere.
             let redlock = redlock.with_options(options.fair(true));
             let redlock = redlock.map_err(|error| error.to_string())?;
-            Ok(release::release(arguments, &answer, &redlock))
+            Ok(release::release(args, &answer, &redlock))
         }
-        arguments::Subcommands::Last(arguments) => {
-            output::log(arguments.nodes.verbose);
-            Ok(last::last(arguments, &nodes::look(&arguments.nodes)?))
+        arguments::Subcommands::Last(args) => {
+            output::log(args.nodes.verbose);
+            Ok(last::last(args, &nodes::look(&args.nodes)?))
         }
-        arguments::Subcommands::List(arguments) => {
-            output::log(arguments.nodes.verbose);
-            Ok(list::list(arguments, &nodes::look(&arguments.nodes)?))
+        arguments::Subcommands::List(args) => {
+            output::log(args.nodes.verbose);
+            Ok(list::list(args, &nodes::look(&args.nodes)?))
         }
-        arguments::Subcommands::Doctor(arguments) => {
-            output::log(arguments.nodes.verbose);
-            let (redlock, _) = nodes::open(&arguments.nodes, &arguments.votes)?;
-            Ok(doctor::doctor(arguments, &redlock))
+        arguments::Subcommands::Doctor(args) => {
+            output::log(args.nodes.verbose);
+            let (redlock, _) = nodes::open(&args.nodes, &args.votes)?;
+            Ok(doctor::doctor(args, &redlock))
         }
         arguments::Subcommands::Man => Ok(manual::page()),
         arguments::Subcommands::Completions { shell } => Ok(manual::completions(*shell)),

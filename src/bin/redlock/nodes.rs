@@ -20,15 +20,15 @@ use crate::time::Time;
 /// # Errors
 ///
 /// The mistake, and the flag, variable, or line of a file that has it. URLs are repeated without their passwords.
-pub(crate) fn open(flags: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Options), String> {
+pub(crate) fn open(node_args: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Options), String> {
     let around = Environment {
-        given: &|variable| self::given((flags, votes), variable),
+        given: &|variable| self::given((node_args, votes), variable),
         read: &|path| read(path, WITHIN),
         default_file: Path::new(DEFAULT_FILE),
         flags: true,
     };
-    let (origin, nodes) = nodes(flags, &around)?;
-    client((flags, &around), &origin, nodes)
+    let (source, nodes) = nodes(node_args, &around)?;
+    client((node_args, &around), &source, nodes)
 }
 
 /// The client, for a look at the nodes.
@@ -36,8 +36,8 @@ pub(crate) fn open(flags: &NodeArgs, votes: &VoteArgs) -> Result<(Redlock, Optio
 /// # Errors
 ///
 /// Like those of [`open`].
-pub(crate) fn look(flags: &NodeArgs) -> Result<Redlock, String> {
-    Ok(open(flags, &ALL)?.0)
+pub(crate) fn look(node_args: &NodeArgs) -> Result<Redlock, String> {
+    Ok(open(node_args, &ALL)?.0)
 }
 
 /// Warns, at a terminal, of the longest of these times, each of an option, if a lock that is taken or left for it may end early.
@@ -63,16 +63,16 @@ pub(crate) const ALL: VoteArgs = VoteArgs {
 };
 
 fn client(
-    (flags, around): (&NodeArgs, &Environment<'_>),
-    origin: &str,
+    (node_args, around): (&NodeArgs, &Environment<'_>),
+    source: &str,
     nodes: Vec<NodeAddress>,
 ) -> Result<(Redlock, Options), String> {
-    let files = [&flags.cacert, &flags.cert, &flags.key];
-    if (files.iter().any(|file| file.is_some()) || flags.sni.is_some())
+    let files = [&node_args.cacert, &node_args.cert, &node_args.key];
+    if (files.iter().any(|file| file.is_some()) || node_args.sni.is_some())
         && !nodes.iter().any(NodeAddress::is_over_tls)
     {
         return Err(format!(
-            "--cacert, --cert, --key and --sni are for nodes at rediss://, and {origin} names none"
+            "--cacert, --cert, --key and --sni are for nodes at rediss://, and {source} names none"
         ));
     }
     let patient = Options::new()
@@ -80,7 +80,7 @@ fn client(
         .connect_timeout(Duration::from_secs(2))
         .label(label());
     let options = around.options(patient)?;
-    let redlock = Redlock::new(nodes).map_err(|error| format!("{origin}: {error}"))?;
+    let redlock = Redlock::new(nodes).map_err(|error| format!("{source}: {error}"))?;
     let redlock = redlock.with_options(options.clone());
     let redlock = redlock.map_err(|error| error.to_string())?;
     Ok((redlock, options))
@@ -88,20 +88,20 @@ fn client(
 
 /// The variables of this process, and the flags that go before them.
 fn given(
-    (flags, votes): (&NodeArgs, &VoteArgs),
+    (node_args, votes): (&NodeArgs, &VoteArgs),
     variable: &'static str,
 ) -> Option<(&'static str, OsString)> {
     let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
     let text = |text: &Option<String>| text.clone().map(OsString::from);
     let time = |time: &Option<Time>| time.map(|time| OsString::from(time.to_string()));
     let (flag, value) = match variable {
-        "REDLOCK_PREFIX" => ("--prefix", text(&flags.prefix)),
-        "REDLOCK_CACERT" => ("--cacert", path(&flags.cacert)),
-        "REDLOCK_CERT" => ("--cert", path(&flags.cert)),
-        "REDLOCK_KEY" => ("--key", path(&flags.key)),
-        "REDLOCK_SNI" => ("--sni", text(&flags.sni)),
-        "REDLOCK_NODE_TIMEOUT" => ("--node-timeout", time(&flags.node_timeout)),
-        "REDLOCK_CONNECT_TIMEOUT" => ("--connect-timeout", time(&flags.connect_timeout)),
+        "REDLOCK_PREFIX" => ("--prefix", text(&node_args.prefix)),
+        "REDLOCK_CACERT" => ("--cacert", path(&node_args.cacert)),
+        "REDLOCK_CERT" => ("--cert", path(&node_args.cert)),
+        "REDLOCK_KEY" => ("--key", path(&node_args.key)),
+        "REDLOCK_SNI" => ("--sni", text(&node_args.sni)),
+        "REDLOCK_NODE_TIMEOUT" => ("--node-timeout", time(&node_args.node_timeout)),
+        "REDLOCK_CONNECT_TIMEOUT" => ("--connect-timeout", time(&node_args.connect_timeout)),
         RESTART_GUARD => ("--restart-guard", time(&votes.restart_guard)),
         _ => ("", None),
     };
@@ -110,12 +110,15 @@ fn given(
 }
 
 /// Where the nodes are named, and the nodes.
-fn nodes(flags: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<NodeAddress>), String> {
-    flags.check_timeouts()?;
-    if !flags.node.is_empty() {
-        return Ok(("--node".into(), from_flags(&flags.node)?));
+fn nodes(
+    node_args: &NodeArgs,
+    around: &Environment<'_>,
+) -> Result<(String, Vec<NodeAddress>), String> {
+    node_args.check_timeouts()?;
+    if !node_args.node.is_empty() {
+        return Ok(("--node".into(), from_flags(&node_args.node)?));
     }
-    match &flags.nodes_file {
+    match &node_args.nodes_file {
         Some(path) => around.nodes_in("--nodes-file", path),
         None => around.nodes(),
     }
@@ -123,11 +126,11 @@ fn nodes(flags: &NodeArgs, around: &Environment<'_>) -> Result<(String, Vec<Node
 
 fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     let one = |(i, url): (usize, &String)| {
-        let origin = format!("--node, URL {}", i + 1);
-        let info = node(url, format_args!("{origin}"))?;
+        let source = format!("--node, URL {}", i + 1);
+        let info = node(url, format_args!("{source}"))?;
         match info.has_password() {
             true => Err(format!(
-                "{origin} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
+                "{source} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
                  into {NODES}"
             )),
             false => Ok(info),
@@ -136,9 +139,9 @@ fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     urls.iter().enumerate().map(one).collect()
 }
 
-fn node(url: &str, origin: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
+fn node(url: &str, source: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
     let node = url.into_node();
-    node.map_err(|error| format!("{origin}: {error}"))
+    node.map_err(|error| format!("{source}: {error}"))
 }
 
 #[cfg(test)]
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Subcommands};
 
-    /// The result of `redlock list` with these flags and these surroundings: the place, and how many nodes it names.
+    /// The result of `redlock list` with these flags and these surroundings: the source, and how many nodes it names.
     fn taken(
         flags: &[&str],
         [variable, file_variable]: [&str; 2],
@@ -175,7 +178,7 @@ mod tests {
             default_file,
             flags: true,
         };
-        nodes(&list.nodes, &around).map(|(origin, nodes)| (origin, nodes.len()))
+        nodes(&list.nodes, &around).map(|(source, nodes)| (source, nodes.len()))
     }
 
     /// A file of this mode in the directory for temporary files, and its path.
@@ -276,9 +279,9 @@ mod tests {
                 "REDLOCK_NODES ",
                 "--node",
             ];
-            for origin in places {
+            for place in places {
                 assert!(
-                    error.starts_with("no nodes: ") && error.contains(origin),
+                    error.starts_with("no nodes: ") && error.contains(place),
                     "{error}"
                 );
             }

@@ -111,7 +111,7 @@ impl Lanes {
         }
     }
 
-    /// Waits until no lane is being closed, and no release is outstanding, at most for `time`. Returns whether that is so.
+    /// Waits until no lane is being closed, and no release is owed, at most for `time`. Returns whether that is so.
     pub(crate) fn wait_owed(&self, time: Duration) -> bool {
         let until = clock::instant() + time;
         let mut leftovers = lock(&self.leftovers);

@@ -116,8 +116,8 @@ impl Lanes {
         answer
     }
 
-    /// The answers to many renewals, as [`follow_redirects`](Lanes::follow) returns them. None is sent on once its lock's holder has
-    /// ended it: it would come behind what ends the lock, which goes another way.
+    /// The answers to many renewals, as [`follow_redirects`](Lanes::follow_redirects) returns them. None is sent on once its
+    /// lock's holder has ended it: it would come behind what ends the lock, which goes another way.
     fn follow_all(
         &self,
         from: &Driver,
@@ -161,8 +161,8 @@ impl Lanes {
                     let caller = submit(at, lane, op)?;
                     lane.collect(&[caller]).pop()
                 };
-                if let Some(last) = answers.get_mut(at) {
-                    *last = self.go_on(&lane.driver, redirect, answer, again).0;
+                if let Some(old) = answers.get_mut(at) {
+                    *old = self.go_on(&lane.driver, redirect, answer, again).0;
                 }
             }
         }
@@ -275,7 +275,7 @@ impl Lanes {
             // The map has the owner's address.
             has_moved |= matches!(redirection.hint, Hint::Nameless(_));
         }
-        if has_moved || is_redirected && self.has_left_question() {
+        if has_moved || is_redirected && self.has_question_left() {
             self.slot_moved(slot);
         }
     }

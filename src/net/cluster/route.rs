@@ -25,7 +25,7 @@ pub(crate) enum Route {
 
 impl Route {
     /// The lane with which the call began.
-    pub(crate) fn lane(&self) -> &Lane {
+    pub(crate) fn first_lane(&self) -> &Lane {
         match self {
             Route::One(lane) => lane,
             Route::Shards(lanes, _) => &lanes.began,
@@ -64,7 +64,7 @@ impl Route {
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, release: &Release) -> Answer {
-        let mut services = &*self.lane().waiting_threads;
+        let mut services = &*self.first_lane().waiting_threads;
         let Submit { op, next } = release.submit(&mut services, Point::now);
         let handed_off = next.is_some();
         let answer = self.run_before(op, next);
@@ -73,7 +73,7 @@ impl Route {
 
     /// Starts a subscriber for each node that needs a subscription and has none.
     pub(crate) fn subscribe(&self) {
-        let (lane, lanes) = (self.lane(), self.lanes());
+        let (lane, lanes) = (self.first_lane(), self.lanes());
         lane.waiting_threads
             .subscribe(&lane.driver, move |driver: &Driver, op| {
                 drop(match lanes.upgrade() {
@@ -90,7 +90,7 @@ impl Route {
             Some(lanes) => lanes.renew(driver, round),
             None => round.renew(driver, |ops, kept| run_kept(driver, ops, kept), |_| ()),
         };
-        let lane = self.lane();
+        let lane = self.first_lane();
         lane.renewals.keep(renewal, max_hold, &lane.driver, send)
     }
 

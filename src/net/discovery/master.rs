@@ -14,7 +14,7 @@ use crate::net::discovery::sentinels::{Sentinels, no_address};
 use crate::net::discovery::server_question::{self, Opinions};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::cluster::cluster_votes::About;
 use crate::protocol::discovery::found_master::{
     DirectoryAnswer, DirectoryTimes, FoundMaster, MasterConfirmation,
@@ -86,13 +86,13 @@ impl Directory {
     pub(super) fn open(
         &self,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         let until = clock::instant() + timeout;
         // The master needs its share of the time.
         let share = timeout / 2;
         let time = match (&self.source, purpose) {
-            (Source::Sentinels(_), SetUpFor::Looks) => share + DirectoryTimes::REAL.lasts,
+            (Source::Sentinels(_), Purpose::Looks) => share + DirectoryTimes::REAL.lasts,
             _ => share,
         };
         let (opinions, is_confirmed) = self.ask(time);
@@ -116,7 +116,7 @@ impl Directory {
         let connected = self.connect(&peer, rest.max(share), purpose);
         self.check_host(&named.addr)?;
         // A subscription may lead elsewhere than the connection for locks.
-        if purpose != SetUpFor::Messages {
+        if purpose != Purpose::Messages {
             *lock(&self.shown) = found.address.clone();
         }
         let is_reached = connected
@@ -136,7 +136,7 @@ impl Directory {
                 };
                 Ok((connection, properties))
             }
-            Err(cause) => Err(self.announced(after_all(timeout, cause), &named.addr, by)),
+            Err(cause) => Err(self.announced(over_whole_time(timeout, cause), &named.addr, by)),
         }
     }
 
@@ -192,12 +192,12 @@ impl Directory {
         &self,
         peer: &Peer,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         let Some((cluster, slot)) = self.shard() else {
             return Connection::open(peer, timeout, purpose);
         };
-        let SetUpFor::GuardedLocks {
+        let Purpose::GuardedLocks {
             witness: Some(plain),
             seasoned,
             needed,
@@ -213,7 +213,7 @@ impl Directory {
         let mut elsewhere = None;
         let slot = slot.load(Ordering::Relaxed);
         for witness in map.witnesses(slot, plain).take(MAX_WITNESSES) {
-            let purpose = SetUpFor::GuardedLocks {
+            let purpose = Purpose::GuardedLocks {
                 witness: Some(&witness),
                 seasoned,
                 needed,
@@ -333,7 +333,7 @@ impl Directory {
 }
 
 /// The cause with the caller's timeout: the connection had only a share of that.
-fn after_all(timeout: Duration, cause: Cause) -> Cause {
+fn over_whole_time(timeout: Duration, cause: Cause) -> Cause {
     match cause {
         Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
         Cause::Unanswered(_, command) => Cause::Unanswered(timeout, command),
@@ -391,11 +391,11 @@ mod tests {
             let opened = place.open(Duration::from_millis(time), purpose);
             (opened.is_ok(), place.leads_to(0), place.shown())
         };
-        let (is_open, leads, shown) = opened(60_000, SetUpFor::Messages);
+        let (is_open, leads, shown) = opened(60_000, Purpose::Messages);
         let given = format!("cluster of 127.0.0.1:{port}");
         assert_eq!((is_open, leads, &*shown), (true, false, &*given));
         // (The server is found, though it takes no script.)
-        let (_, leads, shown) = opened(60_000, SetUpFor::Locks);
+        let (_, leads, shown) = opened(60_000, Purpose::Locks);
         assert_eq!((leads, &*shown), (true, &*format!("127.0.0.1:{port}")));
     }
 }

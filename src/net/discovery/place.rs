@@ -11,7 +11,7 @@ use crate::net::discovery::master::{Directory, Source, routed};
 use crate::net::discovery::sentinels::{Descriptions, Sentinels};
 use crate::net::socket::connection::Connection;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::net::socket::trust::Trust;
 use crate::protocol::discovery::found_master::{
     DirectoryAnswer, DirectoryTimes, FoundMaster, MasterConfirmation,
@@ -159,7 +159,7 @@ impl Place {
     pub(crate) fn open(
         &self,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         match self {
             Place::Server(peer) => Connection::open(peer, timeout, purpose),
@@ -301,7 +301,7 @@ impl SlotTarget {
     fn open(
         &self,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         let addr = self.cluster.given.addr(&self.endpoint);
         let peer = self.cluster.peer(addr);

@@ -358,10 +358,10 @@ mod tests {
             ("ERR unknown command 'SENTINEL'", "that is no sentinel"),
             ("ERR Unknown subcommand", "that is no sentinel"),
         ] {
-            let opinions = refusal(&Cause::Refused(text.into()));
-            assert!(opinions.contains(expected), "{opinions}");
-            let is_one = opinions.contains("no sentinel") == expected.contains("no sentinel");
-            assert!(is_one, "{opinions}");
+            let error = refusal(&Cause::Refused(text.into()));
+            assert!(error.contains(expected), "{error}");
+            let is_one = error.contains("no sentinel") == expected.contains("no sentinel");
+            assert!(is_one, "{error}");
         }
     }
 

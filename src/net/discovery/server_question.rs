@@ -10,7 +10,7 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::open::Begins;
 use crate::net::socket::peer::Peer;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::discovery::opinions;
 use crate::protocol::node::server_properties::ServerProperties;
@@ -84,7 +84,7 @@ pub(crate) fn ask_and_read(
         }
         reply => Ok(reply),
     };
-    let answered = Connection::open_and(peer, left, SetUpFor::Questions, (turn.begins, &mut then));
+    let answered = Connection::open_and(peer, left, Purpose::Questions, (turn.begins, &mut then));
     answered.or_else(|cause| refused.ok_or(cause))
 }
 

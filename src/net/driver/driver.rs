@@ -44,7 +44,7 @@ use crate::values::sync::{
     thread,
 };
 
-/// How often a thread that waits for outstanding releases checks them.
+/// How often a thread that waits for owed releases checks them.
 #[cfg(feature = "cli")]
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
@@ -109,7 +109,7 @@ impl Driver {
     pub(crate) fn run_before(&self, op: Op, next: Option<Box<(Op, Arc<Caller>)>>) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, next);
-        self.log_votes(traced.as_deref(), &answer);
+        self.trace_votes(traced.as_deref(), &answer);
         answer
     }
 
@@ -168,7 +168,7 @@ impl Driver {
             // The thread may sleep, and be handed off another lock: a leader would leave it to that thread to lead.
             caller.set_awake(false);
         }
-        self.log_votes(caller.traced(), &answer);
+        self.trace_votes(caller.traced(), &answer);
         answer
     }
 
@@ -205,7 +205,7 @@ impl Driver {
         let wait_or_lead = |caller| self.wait_or_lead(caller);
         let answers: Vec<Answer> = callers.iter().map(wait_or_lead).collect();
         for (caller, answer) in callers.iter().zip(&answers) {
-            self.log_votes(caller.traced(), answer);
+            self.trace_votes(caller.traced(), answer);
         }
         answers
     }
@@ -253,7 +253,8 @@ impl Driver {
         self.try_to_lead(caller, false)
     }
 
-    /// Makes this thread the leader if none leads, and it has no answer. (A former leader may just deliver it.)
+    /// Makes this thread the leader, if no thread leads and this one has no answer yet. (A leader that has just stopped may be
+    /// delivering it.)
     fn try_to_lead(&self, caller: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut driver_state = self.executor.driver_state();
         if race(Race::UnmarkAfterLook) {
@@ -275,7 +276,7 @@ impl Driver {
 
     /// Logs the votes that an answer rests on. Called in the thread that asked, when others can go on: a logger may
     /// take its time, or use these same nodes.
-    fn log_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
+    fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
         if log::max_level() < log::LevelFilter::Trace {
             return;
         }
@@ -329,7 +330,7 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// Waits until so few nodes have an outstanding release that other processes can have a majority, at most for
+    /// Waits until so few nodes are owed a release that other processes can have a majority, at most for
     /// `time`, and while `go_on` returns true. `others`: nodes beside these that may not grant the lock. Nodes that are
     /// away are tried at once, and have the time of one try. Returns whether that is so.
     #[cfg(feature = "cli")]

@@ -7,7 +7,8 @@
 //! - `node_log`: the log lines of nodes, and the observer's events
 //! - `leadership`: the leading thread, and those that wait for it
 //! - `other_lanes`: the other connections to servers of the same nodes
-//! - `executor`: one step of the leader, with its sockets (`workers`: the threads that connect)
+//! - `executor`: one step of the leader, with its sockets (`workers`: the threads that connect;
+//!   `logging`: when events are logged)
 //! - `leader_loop`: the leader's loop, and which thread leads next
 //! - `release_confirmer`: the thread that confirms releases
 //! - `driver`: how operations are submitted, and how the threads wait that do not lead

@@ -6,7 +6,7 @@ use crate::errors::cause::{Cause, Limit};
 use crate::errors::server_error::Meaning;
 use crate::net::discovery::place::Place;
 use crate::net::socket::conversation::Conversation;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::node_queue;
 use crate::protocol::commands::resp::{self, Reply};
 use crate::values::clock;
@@ -30,7 +30,7 @@ impl Subscription {
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
-        let (connection, properties) = place.open(timeout, SetUpFor::Messages)?;
+        let (connection, properties) = place.open(timeout, Purpose::Messages)?;
         let (opened, late) = (
             (connection, properties.secret),
             Cause::NotConnected(timeout, timeout),

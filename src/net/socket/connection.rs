@@ -11,7 +11,7 @@ use crate::net::socket::tls::TlsSocket;
 const BUFFER: usize = 16 * 1024;
 
 pub(crate) enum Connection {
-    PlainSocket(PlainSocket),
+    Plain(PlainSocket),
     Tls(TlsSocket),
 }
 
@@ -19,7 +19,7 @@ impl Connection {
     /// Writes all of `bytes`. After an error the connection is finished.
     pub(crate) fn send(&mut self, bytes: &[u8], until: Instant, now: Instant) -> Result<(), Cause> {
         match self {
-            Connection::PlainSocket(plain) => plain.send(bytes, until, now),
+            Connection::Plain(plain) => plain.send(bytes, until, now),
             Connection::Tls(tls) => tls.send(bytes, until, now),
         }
     }
@@ -33,7 +33,7 @@ impl Connection {
     ) -> Result<&'a [u8], Cause> {
         buffer.resize(BUFFER, 0);
         let read = match self {
-            Connection::PlainSocket(plain) => plain.recv(buffer, until, now)?,
+            Connection::Plain(plain) => plain.recv(buffer, until, now)?,
             Connection::Tls(tls) => tls.recv(buffer, until, now)?,
         };
         Ok(buffer.get(..read).unwrap_or_default())
@@ -41,7 +41,7 @@ impl Connection {
 
     pub(super) fn socket(&self) -> &PlainSocket {
         match self {
-            Connection::PlainSocket(plain) => plain,
+            Connection::Plain(plain) => plain,
             Connection::Tls(tls) => tls.plain(),
         }
     }
@@ -59,7 +59,7 @@ impl Connection {
     /// Ends the connection, so that nothing that it still holds is delivered.
     pub(crate) fn reset(self) {
         match self {
-            Connection::PlainSocket(plain) => plain.reset(),
+            Connection::Plain(plain) => plain.reset(),
             Connection::Tls(tls) => tls.reset(),
         }
     }

@@ -12,7 +12,7 @@ use crate::net::socket::connection::Connection;
 use crate::net::socket::conversation::Conversation;
 use crate::net::socket::peer::{Peer, Sharing};
 use crate::net::socket::plain::{self, PlainSocket};
-use crate::net::socket::set_up::{SPEAKS_TLS, SetUp, SetUpFor, SetUpReplies};
+use crate::net::socket::set_up::{Purpose, SPEAKS_TLS, SetUp, SetUpReplies};
 use crate::net::socket::tls::TlsSocket;
 use crate::protocol::commands::dialect::{self, Dialect, Scripts};
 use crate::protocol::commands::resp::{self, Reply};
@@ -39,7 +39,7 @@ impl Connection {
     pub(crate) fn open(
         info: &Peer,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         let then = &mut |opened, _| Ok(opened);
         Connection::open_and(info, timeout, purpose, (&|| Ok(()), then))
@@ -52,7 +52,7 @@ impl Connection {
     pub(crate) fn open_and<T>(
         info: &Peer,
         timeout: Duration,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
         (begins, then): (&Begins<'_>, &mut Then<'_, T>),
     ) -> Result<T, Cause> {
         let until = clock::instant() + timeout;
@@ -68,16 +68,16 @@ impl Connection {
         };
         if let [address] = &addresses[..] {
             let purpose = match purpose {
-                SetUpFor::Looks => SetUpFor::Questions,
+                Purpose::Looks => Purpose::Questions,
                 other => other,
             };
             return open(address, purpose, (until, timeout));
         }
-        let locks = matches!(purpose, SetUpFor::Locks | SetUpFor::GuardedLocks { .. });
+        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         let failures = info.failures();
         let sharing = match purpose {
             // A server of a directory is silent only if all its addresses were tried.
-            SetUpFor::Questions => Sharing::Equal,
+            Purpose::Questions => Sharing::Equal,
             _ => Sharing::after(failures, addresses.len()),
         };
         let tries = addresses.into_iter().map(|address| (address, purpose));
@@ -95,15 +95,15 @@ impl Connection {
             match open(&address, purpose, (now + share, share)) {
                 Ok(done) => return Ok(done),
                 // Tried again after all others, if none of them is a master.
-                Err(cause) if purpose == SetUpFor::Looks && cause.is_replica() => {
-                    tries.push_back((address, SetUpFor::Questions));
+                Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
+                    tries.push_back((address, Purpose::Questions));
                 }
                 // Another one's grants would not exclude its own.
                 Err(cause) if locks && is_master.get() && cause.is_refusal() => return Err(cause),
                 Err(cause) => failed.extend(address.map(|address| (address, cause))),
             }
         }
-        if purpose != SetUpFor::Questions {
+        if purpose != Purpose::Questions {
             info.failed_after(failures);
         }
         Err(Cause::of_addresses(failed))
@@ -115,7 +115,7 @@ impl Connection {
         (address, login): (Option<&SocketAddr>, Option<&Credentials>),
         time: (Instant, Duration),
     ) -> Result<(Connection, ServerProperties), Cause> {
-        let purpose = SetUpFor::Questions;
+        let purpose = Purpose::Questions;
         Connection::open_at(info, address, login, (purpose, time), &Cell::new(false))
     }
 
@@ -123,7 +123,7 @@ impl Connection {
         info: &Peer,
         address: Option<&SocketAddr>,
         login: Option<&Credentials>,
-        (purpose, (until, timeout)): (SetUpFor<'_>, (Instant, Duration)),
+        (purpose, (until, timeout)): (Purpose<'_>, (Instant, Duration)),
         is_master: &Cell<bool>,
     ) -> Result<(Connection, ServerProperties), Cause> {
         let time = (until, timeout);
@@ -133,7 +133,7 @@ impl Connection {
                 true,
             ),
             _ => (
-                Connection::PlainSocket(PlainSocket::connect(info, address, time)?),
+                Connection::Plain(PlainSocket::connect(info, address, time)?),
                 false,
             ),
         };
@@ -163,7 +163,7 @@ impl Conversation {
         &mut self,
         info: &Peer,
         login: Option<&Credentials>,
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
         is_master: &Cell<bool>,
     ) -> Result<ServerProperties, Cause> {
         let set_up = SetUp::new(info.redis_settings(), login, (purpose, info.asks_for_id()));
@@ -221,9 +221,9 @@ impl Conversation {
     fn guarded(
         &mut self,
         (properties, mut look, sent): (ServerProperties, Vec<Reply>, Instant),
-        purpose: SetUpFor<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<ServerProperties, Cause> {
-        let SetUpFor::GuardedLocks {
+        let Purpose::GuardedLocks {
             witness,
             seasoned,
             needed,

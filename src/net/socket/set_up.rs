@@ -25,7 +25,7 @@ use crate::values::clock;
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetUpFor<'a> {
+pub(crate) enum Purpose<'a> {
     Locks,
     /// Locks with the restart guard: a witness with this key, of this age, needs no second look. `None`: the server has
     /// no place for one. `needed`: without the guard there are no locks.
@@ -42,13 +42,13 @@ pub(crate) enum SetUpFor<'a> {
     Questions,
 }
 
-impl SetUpFor<'_> {
+impl Purpose<'_> {
     /// This purpose at a server that has no place for a witness.
     pub(crate) fn without_witness(self) -> Self {
         match self {
-            SetUpFor::GuardedLocks {
+            Purpose::GuardedLocks {
                 seasoned, needed, ..
-            } => SetUpFor::GuardedLocks {
+            } => Purpose::GuardedLocks {
                 witness: None,
                 seasoned,
                 needed,
@@ -80,7 +80,7 @@ impl SetUp {
     pub(super) fn new(
         settings: &RedisConnectionInfo,
         login: Option<&Credentials>,
-        (purpose, asks_for_id): (SetUpFor<'_>, bool),
+        (purpose, asks_for_id): (Purpose<'_>, bool),
     ) -> SetUp {
         let mut commands = Vec::new();
         if let Some(Credentials { user, password }) = login {
@@ -103,7 +103,7 @@ impl SetUp {
         let first = commands.len() + 1;
         commands.extend(look(purpose));
         let look = first..commands.len() + 1;
-        let locks = matches!(purpose, SetUpFor::Locks | SetUpFor::GuardedLocks { .. });
+        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         if locks {
             for script in SCRIPTS {
                 let mut load = redis::cmd("SCRIPT");
@@ -121,7 +121,7 @@ impl SetUp {
             commands,
             needed,
             hello,
-            for_locks: purpose != SetUpFor::Questions,
+            for_locks: purpose != Purpose::Questions,
             before_trials,
             look,
         }
@@ -138,22 +138,22 @@ impl SetUp {
 }
 
 /// The commands that show what a server is.
-fn look(purpose: SetUpFor<'_>) -> Vec<Cmd> {
+fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
     let without_witness = witness_look::look_without_witness();
     let look = match purpose {
-        SetUpFor::GuardedLocks {
+        Purpose::GuardedLocks {
             witness: Some(key), ..
         } => witness_look::look(key).to_vec(),
-        SetUpFor::GuardedLocks { witness: None, .. } => without_witness.to_vec(),
-        SetUpFor::Locks | SetUpFor::Looks => without_witness[..2].to_vec(),
-        SetUpFor::Messages | SetUpFor::Questions => Vec::new(),
+        Purpose::GuardedLocks { witness: None, .. } => without_witness.to_vec(),
+        Purpose::Locks | Purpose::Looks => without_witness[..2].to_vec(),
+        Purpose::Messages | Purpose::Questions => Vec::new(),
     };
     let look = look.into_iter().map(|[name, argument]| {
         let mut command = Cmd::new();
         command.arg(name).arg(argument);
         command
     });
-    let guarded = matches!(purpose, SetUpFor::GuardedLocks { .. });
+    let guarded = matches!(purpose, Purpose::GuardedLocks { .. });
     let clock = guarded.then(|| Cmd::new().arg(witness_look::CLOCK).clone());
     look.chain(clock).collect()
 }

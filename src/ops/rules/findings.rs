@@ -43,13 +43,13 @@ impl<'a> Findings<'a> {
     }
 
     /// The reports of the nodes that could be asked.
-    pub(super) fn node_report(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
+    pub(super) fn node_reports(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
         let nodes = self.nodes.iter().enumerate();
         nodes.filter_map(|(node, facts)| Some((node, facts.node_report.as_ref().ok()?)))
     }
 
     pub(super) fn infos(&self) -> impl Iterator<Item = (usize, &'a ServerInfo)> + use<'a> {
-        self.node_report()
+        self.node_reports()
             .filter_map(|(node, node_report)| Some((node, node_report.info.as_ref().ok()?)))
     }
 

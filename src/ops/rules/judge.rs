@@ -25,7 +25,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     findings.reach();
     findings.same_server();
     findings.probe();
-    findings.number_and_places();
+    findings.number_and_locations();
     findings.clocks();
     findings.versions();
     for (node, facts) in nodes.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Findings<'_> {
         }
     }
 
-    fn number_and_places(&mut self) {
+    fn number_and_locations(&mut self) {
         let count = self.nodes.len();
         match count {
             // A set or a Redis Cluster has more servers.
@@ -105,7 +105,7 @@ impl Findings<'_> {
             _ => {}
         }
         let places: Vec<(usize, Location)> = self
-            .node_report()
+            .node_reports()
             .map(|(node, node_report)| (node, node_report.location))
             .filter(|(_, place)| *place != Location::Unknown)
             .collect();
@@ -128,14 +128,14 @@ impl Findings<'_> {
 
     fn clocks(&mut self) {
         let mut offsets: Vec<i64> = self
-            .node_report()
+            .node_reports()
             .filter_map(|(_, node_report)| node_report.clock)
             .collect();
         offsets.sort_unstable();
         let middle = |at: usize| offsets.get(at).copied().unwrap_or(0);
         let (low, high) = (offsets.len().saturating_sub(1) / 2, offsets.len() / 2);
         let median = middle(low).midpoint(middle(high));
-        for (node, node_report) in self.node_report() {
+        for (node, node_report) in self.node_reports() {
             let Some(offset) = node_report.clock.map(|clock| clock.saturating_sub(median)) else {
                 continue;
             };

@@ -63,7 +63,7 @@ impl<'a> Findings<'a> {
     }
 
     pub(super) fn probe(&mut self) {
-        for (node, node_report) in self.node_report() {
+        for (node, node_report) in self.node_reports() {
             match &node_report.probe {
                 _ if self.is_explained(node) => {}
                 TrialLock::Passed => {}

@@ -3,7 +3,7 @@
 
 use super::basics::CONNECT_TIMEOUT;
 use super::counts::trace;
-use super::place::{Asked, Asks, Hampered, SetUpFor};
+use super::place::{Asked, Asks, Hampered, Purpose};
 use super::sentinels::{Reaction, SENTINELS, TIMES};
 use super::world::{Count, Event, World};
 use crate::errors::cause::Cause;
@@ -19,23 +19,23 @@ fn shown(instance: usize) -> String {
 impl World {
     /// A client looks for the master of a set, to connect to it.
     pub(super) fn find(&mut self, c: usize, node: usize) {
-        self.look_up(c, node, SetUpFor::Connects);
+        self.look_up(c, node, Purpose::Connects);
     }
 
     /// A client asks whether the master still is where it found it.
     pub(super) fn confirm(&mut self, c: usize, node: usize, found: FoundMaster) {
-        self.look_up(c, node, SetUpFor::Confirms(found));
+        self.look_up(c, node, Purpose::Confirms(found));
     }
 
     fn asks(&mut self, at: u64, c: usize, node: usize, asks: Asks) {
         self.at(at, Event::Asks(c, node, asks));
     }
 
-    fn look_up(&mut self, c: usize, node: usize, purpose: SetUpFor) {
+    fn look_up(&mut self, c: usize, node: usize, purpose: Purpose) {
         let now = self.now(c);
         let time = match &purpose {
-            SetUpFor::Connects => std::time::Duration::from_micros(CONNECT_TIMEOUT / 2),
-            SetUpFor::Confirms(_) => TIMES.confirm,
+            Purpose::Connects => std::time::Duration::from_micros(CONNECT_TIMEOUT / 2),
+            Purpose::Confirms(_) => TIMES.confirm,
         };
         let terms = QuestionTerms {
             now,
@@ -208,8 +208,8 @@ impl World {
             let belief = answers.verdict();
             trace!(self, "client {c}, node {node}: {answers:?}, {belief:?}");
             match purpose {
-                SetUpFor::Connects => self.has_found(c, node, &belief),
-                SetUpFor::Confirms(found) => self.has_confirmed(c, node, &found, &belief),
+                Purpose::Connects => self.has_found(c, node, &belief),
+                Purpose::Confirms(found) => self.has_confirmed(c, node, &found, &belief),
             }
         }
     }

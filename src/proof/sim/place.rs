@@ -10,7 +10,7 @@ use crate::protocol::discovery::master_answers::{Belief, MasterAnswer, MasterAns
 /// A client's knowledge of a set.
 pub(super) struct Place {
     pub(super) questions: DirectoryQuestions<usize, MasterAnswer<usize>>,
-    pub(super) callers: Vec<(u64, SetUpFor)>,
+    pub(super) callers: Vec<(u64, Purpose)>,
     /// All questions that were asked.
     pub(super) asked: Vec<Asked>,
     /// Whatever hampers the client's questions, and until when.
@@ -34,7 +34,7 @@ pub(super) enum Hampered {
 
 /// The purpose of a caller.
 #[derive(Clone)]
-pub(super) enum SetUpFor {
+pub(super) enum Purpose {
     Connects,
     Confirms(FoundMaster),
 }

@@ -467,14 +467,14 @@ impl World {
         self.clients[c].threads[thread].doing = Doing::Holds(Held { token, lease }, until);
     }
 
-    fn gave_up(&mut self, c: usize, thread: usize, call: &Call, ended: &CallEnd) {
+    fn gave_up(&mut self, c: usize, thread: usize, call: &Call, end: &CallEnd) {
         // There are no other contenders.
         self.checks.probes_failed += u32::from(call.resource >= PROBED);
         // A thread behind others in the queue need not ask: they do.
         let asked = call.attempts > 0 || self.waits_for(c, call.resource);
         self.check(
             Promise::SoundAnswer,
-            asked || !matches!(ended, CallEnd::Failed(WaitFailure::Busy(_))),
+            asked || !matches!(end, CallEnd::Failed(WaitFailure::Busy(_))),
             || format!("client {c}: thread {thread} is denied, and no node was asked"),
         );
         self.rests(c, thread);

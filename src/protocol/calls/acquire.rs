@@ -182,12 +182,12 @@ impl<W: Clone> Acquire<W> {
                 self.next(services, now)
             }
             CallState::Waits => self.look(services, now),
-            CallState::Leaves(ended) => {
-                let ended = std::mem::replace(ended, CallEnd::Cancelled);
-                self.leave(ended, services, now)
+            CallState::Leaves(end) => {
+                let end = std::mem::replace(end, CallEnd::Cancelled);
+                self.leave(end, services, now)
             }
-            CallState::Dequeues(ended) => {
-                CallStep::Done(Err(std::mem::replace(ended, CallEnd::Cancelled)))
+            CallState::Dequeues(end) => {
+                CallStep::Done(Err(std::mem::replace(end, CallEnd::Cancelled)))
             }
             CallState::Done(result) => {
                 CallStep::Done(std::mem::replace(result, Err(CallEnd::Cancelled)))
@@ -263,18 +263,18 @@ impl<W: Clone> Acquire<W> {
 
     fn leave(
         &mut self,
-        ended: CallEnd,
+        end: CallEnd,
         services: &mut impl ProcessServices<Thread = W>,
         now: Point,
     ) -> CallStep<W> {
         let Some(id) = self.waiter_id().filter(|_| !mutant(Mutant::LeaveNoQueue)) else {
-            return CallStep::Done(Err(ended));
+            return CallStep::Done(Err(end));
         };
         match services.queues(|queues| queues.give_up(id, now.mono)) {
             Some(channel) => {
                 let turn = QueueTurn::new(self.node_timeout);
                 let fair = self.request.turn.is_some();
-                self.state = CallState::Dequeues(ended);
+                self.state = CallState::Dequeues(end);
                 let lock = (self.resource.clone(), self.request.kind.clone());
                 let waiter = (channel, self.request.label.clone());
                 let op = Op::dequeue(lock, waiter, turn, fair);
@@ -282,19 +282,19 @@ impl<W: Clone> Acquire<W> {
             }
             None => {
                 self.waiter = None;
-                CallStep::Done(Err(ended))
+                CallStep::Done(Err(end))
             }
         }
     }
 
     /// Fails the call, whatever its state.
-    fn fail(&mut self, ended: CallEnd, services: &mut impl ProcessServices<Thread = W>) {
+    fn fail(&mut self, end: CallEnd, services: &mut impl ProcessServices<Thread = W>) {
         if let CallState::Tries(trying) = &self.state
             && trying.handed_off
         {
             services.held_here().remove(&self.resource);
         }
-        self.state = CallState::Leaves(ended);
+        self.state = CallState::Leaves(end);
     }
 
     /// Cancels the call: the program no longer wants the lock, or the thread ends.

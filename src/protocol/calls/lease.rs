@@ -170,8 +170,8 @@ impl Lease {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts);
         let shorter = ttl.filter(|ttl| ttl.duration() < self.left(now));
-        let give_up = || Action::Leak(Ttl::no_less_than(time).unwrap_or(Ttl::MAX));
-        let action = shorter.map_or_else(give_up, Action::Shorten);
+        let leak = || Action::Leak(Ttl::no_less_than(time).unwrap_or(Ttl::MAX));
+        let action = shorter.map_or_else(leak, Action::Shorten);
         let op = Op::new(action, self.key.clone());
         op.since(now.mono).only_write(shorter.is_none())
     }

@@ -27,7 +27,7 @@ pub(crate) enum Action {
     Extend(Ttl, Ttl),
     /// Let the lock last no longer than this: its holder has leaked it (rule R55).
     Shorten(Ttl),
-    /// Note that the holder has leaked the lock, on which it relies for no longer than this (rule R55).
+    /// Note that the holder has leaked the lock: it relies on it for no longer than this (rule R55).
     Leak(Ttl),
     Release(Notify),
     /// Send the acquire's command once more, to nodes that do not hold what a quorum does (rule R11b).
@@ -69,7 +69,7 @@ pub(crate) struct Key {
     longest: u64,
 }
 
-/// The part that the copies of a key share. Each operation has a copy, and so has each outstanding release of a node.
+/// The part that the copies of a key share. Each operation has a copy, and so has each release that a node is owed.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,

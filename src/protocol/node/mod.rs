@@ -17,7 +17,7 @@
 //! - `known_server`: the server behind the node's address, and when it votes
 //! - `reconnect`: the tries to connect
 //! - `node`: all of these, and the worker that connects (`node/task`: what that does next; `node/link`: how
-//!   connections end and begin; `node/debts`: the releases that are outstanding)
+//!   connections end and begin; `node/debts`: the releases that it is owed)
 
 pub(crate) mod clock_watch;
 pub(crate) mod debt;

@@ -172,7 +172,7 @@ impl Node {
         self.is_connected() && !self.server.is_guarded() && !self.wire.address.is_from_directory()
     }
 
-    /// Whether the node's state changes only if something happens: all its answers count, and no release is outstanding.
+    /// Whether the node's state changes only if something happens: all its answers count, and it is owed no release.
     #[inline]
     pub(crate) fn is_steady(&self) -> bool {
         self.always_votes() && self.outbox.has_none()

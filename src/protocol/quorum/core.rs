@@ -56,15 +56,15 @@ pub(crate) enum Input<'a> {
     },
 }
 
-/// Whether a majority of the nodes may have carried out its outstanding releases.
+/// Whether a majority of the nodes has carried out the releases that it was owed.
 #[cfg(feature = "cli")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwedTo {
-    /// A majority has carried it out.
+    /// A majority has carried them out.
     Few,
-    /// A majority may have carried it out once nodes do that are connected.
+    /// A majority may have, once the connected nodes do.
     Many,
-    /// No majority can have, for as long as nodes are away.
+    /// No majority can, for as long as nodes are away.
     Absent,
 }
 
@@ -80,7 +80,7 @@ struct AllNodes {
 
 /// `W`: the caller that waits for an answer.
 pub(crate) struct Core<W> {
-    voters: Vec<Node>,
+    nodes: Vec<Node>,
     timeouts: Timeouts,
     reader: Reader,
     all: AllNodes,
@@ -109,7 +109,7 @@ impl<W> Core<W> {
         let nodes: Vec<Node> = addresses.map(node).collect();
         Core {
             reader: Reader::new(nodes.len(), now),
-            voters: nodes,
+            nodes,
             timeouts,
             all: AllNodes::default(),
             closing: None,
@@ -125,7 +125,7 @@ impl<W> Core<W> {
 
     /// Takes the debts that nodes must still be sent, or have not confirmed, and that `go` elsewhere, each with its node.
     pub(crate) fn take_debts(&mut self, go: impl Fn(&Debt) -> bool) -> Vec<(usize, Debt)> {
-        let nodes = self.voters.iter_mut().enumerate();
+        let nodes = self.nodes.iter_mut().enumerate();
         let owed = nodes.flat_map(|(node_index, node)| {
             let debts = node.take_debts(&go).into_iter();
             debts.map(move |debt| (node_index, debt))
@@ -133,11 +133,11 @@ impl<W> Core<W> {
         owed.collect()
     }
 
-    /// Whether so many nodes may not have carried out their outstanding releases that other processes may have no majority.
+    /// Whether so many nodes may not have carried out what they are owed that other processes may have no majority.
     /// `others`: nodes beside these that may not grant the lock, either.
     #[cfg(feature = "cli")]
     pub(crate) fn who_is_owed(&self, others: usize) -> OwedTo {
-        let spare = crate::values::arithmetic::spare(self.voters.len());
+        let spare = crate::values::arithmetic::spare(self.nodes.len());
         let spare = spare.saturating_sub(others);
         let (owed, connected) = (self.owed_nodes(), self.connected_nodes());
         match owed.len() > spare {
@@ -147,15 +147,15 @@ impl<W> Core<W> {
         }
     }
 
-    /// The nodes with an outstanding release.
+    /// The nodes that are owed a release.
     #[cfg(any(test, feature = "cli"))]
     pub(crate) fn owed_nodes(&self) -> NodeSet {
         self.which(Node::is_owed)
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
-        let all = 0..self.voters.len();
-        all.filter(|node| is(&self.voters[*node])).collect()
+        let all = 0..self.nodes.len();
+        all.filter(|node| is(&self.nodes[*node])).collect()
     }
 
     /// Nodes that operations are sent to.
@@ -170,8 +170,8 @@ impl<W> Core<W> {
 
     fn view(&self, now: Instant) -> View {
         match self.is_steady(now) {
-            true => View::steady(self.voters.len(), &self.reader),
-            false => View::of(&self.voters, &self.reader, now),
+            true => View::steady(self.nodes.len(), &self.reader),
+            false => View::of(&self.nodes, &self.reader, now),
         }
     }
 
@@ -179,7 +179,7 @@ impl<W> Core<W> {
     fn is_steady(&self, now: Instant) -> bool {
         let is_steady = self.all.steady_until.is_some_and(|until| now < until);
         #[cfg(test)]
-        assert!(!is_steady || self.voters.iter().all(|node| self.needs_no_look(node, now)));
+        assert!(!is_steady || self.nodes.iter().all(|node| self.needs_no_look(node, now)));
         is_steady
     }
 
@@ -190,7 +190,7 @@ impl<W> Core<W> {
             self.confirmation.released(now);
         }
         let index = self.operations.submit(op, caller, now);
-        self.voters.iter_mut().for_each(Node::retry_worker);
+        self.nodes.iter_mut().for_each(Node::retry_worker);
         self.begin(index, now);
     }
 
@@ -239,7 +239,7 @@ impl<W> Core<W> {
             Some(time) => time + self.timeouts.node,
             None => operation.waits_since() + self.timeouts.connect,
         };
-        let nodes = if is_steady { &[] } else { &self.voters[..] };
+        let nodes = if is_steady { &[] } else { &self.nodes[..] };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
         let mut asked = nodes.iter().enumerate();
         let under_way = asked
@@ -251,7 +251,7 @@ impl<W> Core<W> {
         let over = under_way && self.all.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         let is_named = operation.op.named.is_some();
-        let nodes = if is_named { &self.voters[..] } else { nodes };
+        let nodes = if is_named { &self.nodes[..] } else { nodes };
         for (node_index, node) in nodes.iter().enumerate() {
             if node.is_connected() && is_named {
                 operation.keep_from(node_index, &node.wire().properties.server.address);
@@ -283,7 +283,7 @@ impl<W> Core<W> {
     pub(crate) fn input(&mut self, node: usize, input: Input<'_>, now: Instant) {
         match input {
             Input::Started(result) => {
-                self.voters[node].worker_started(result.is_ok());
+                self.nodes[node].worker_started(result.is_ok());
                 if let Err(cause) = result {
                     let cause = Arc::new(cause);
                     let operations = self.operations.open_mut();
@@ -292,7 +292,7 @@ impl<W> Core<W> {
                 }
             }
             Input::Sent(result) => {
-                self.voters[node].written();
+                self.nodes[node].written();
                 // The thread that closes the nodes may wait for that.
                 self.news |= self.closing.is_some();
                 if let Err(cause) = result {
@@ -308,22 +308,22 @@ impl<W> Core<W> {
 
     fn add_debt(&mut self, node: usize, debt: Option<Debt>) {
         if let Some(debt) = debt {
-            self.voters[node].owe(debt);
+            self.nodes[node].owe(debt);
             self.all.steady_until = None;
             // The node's worker writes it at once.
-            self.news |= self.voters[node].is_quarantined();
+            self.news |= self.nodes[node].is_quarantined();
         }
     }
 
     /// Connects the nodes that are away at once, without a pause. Returns how many tries of each have ended so far.
     pub(crate) fn connect_now(&mut self) -> Vec<u64> {
-        self.reconnect_now(NodeSet::first(self.voters.len()));
-        self.voters.iter().map(Node::tries).collect()
+        self.reconnect_now(NodeSet::first(self.nodes.len()));
+        self.nodes.iter().map(Node::tries).collect()
     }
 
     /// Whether each node is connected, or has been tried since `before` was taken.
     pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
-        let mut nodes = self.voters.iter().zip(before);
+        let mut nodes = self.nodes.iter().zip(before);
         nodes.all(|(node, before)| {
             let connected = node.is_connected() || node.is_quarantined();
             connected || node.cannot_start_worker() || node.tries() > *before
@@ -332,7 +332,7 @@ impl<W> Core<W> {
 
     /// The nodes that have not answered although a majority did, after `waited`.
     pub(crate) fn missing(&self, answer: &Answer, waited: Duration) -> NodeErrors {
-        answer.missing(&self.voters, waited, self.timeouts.connect)
+        answer.missing(&self.nodes, waited, self.timeouts.connect)
     }
 
     fn judge_all(&mut self, now: Instant) {
@@ -359,7 +359,7 @@ impl<W> Core<W> {
         let (undo_to, release) = self.operations[index].undo();
         for node in undo_to.iter() {
             self.add_debt(node, Some(Debt::release(release.clone())));
-            if self.voters[node].takes_releases() {
+            if self.nodes[node].takes_releases() {
                 self.operations[index].undo_to.add(node);
             }
         }
@@ -369,7 +369,7 @@ impl<W> Core<W> {
         self.operations[index].phase = Phase::Free;
         // The end of the lock must be sent where it was not written, or where the connection it was written on has died.
         let Operation { op, sent_to, .. } = &self.operations[index];
-        let nodes = NodeSet::first(self.voters.len()).and(op.key.sent_to);
+        let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
         let nodes = nodes.without(*sent_to);
         if !nodes.is_empty()
             && let Some(debt) = self.operations[index].debt()
@@ -401,7 +401,7 @@ impl<W> Core<W> {
         }
         let notified_elsewhere = self.operations.take_notified(index);
         let operation = &mut self.operations[index];
-        let answer = operation.answer(verdict, notified_elsewhere, &self.voters, now);
+        let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
         let caller = operation.caller.take();
         if let Some(caller) = caller {
             self.answers.push((caller, answer));
@@ -412,7 +412,7 @@ impl<W> Core<W> {
     pub(crate) fn close(&mut self, closing: Closing) {
         self.closing = Some(closing);
         // Deferred commands have one last try.
-        let nodes = self.voters.iter_mut();
+        let nodes = self.nodes.iter_mut();
         nodes.for_each(|node| node.retry_deferred());
         self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
@@ -429,7 +429,7 @@ impl<W> Core<W> {
 
     /// Whether [`take_debts`](Core::take_debts) returns anything.
     pub(crate) fn owes_any(&self) -> bool {
-        self.voters.iter().any(Node::is_owed)
+        self.nodes.iter().any(Node::is_owed)
     }
 
     /// The clock of a node, as it was seen.
@@ -438,12 +438,12 @@ impl<W> Core<W> {
         node: usize,
         now: Instant,
     ) -> Option<crate::protocol::node::known_server::Watched> {
-        self.voters[node].watched(now)
+        self.nodes[node].watched(now)
     }
 
     /// Describes what is unfinished, if anything is.
     pub(crate) fn not_quiescent(&self) -> Option<String> {
-        let node = self.voters.iter().find_map(Node::not_quiescent);
+        let node = self.nodes.iter().find_map(Node::not_quiescent);
         let open = self.longest_waiting().is_some();
         node.or_else(|| open.then(|| "an operation is open".to_owned()))
     }

@@ -54,8 +54,8 @@ pub(crate) struct NamedServer {
 }
 
 impl Op {
-    /// The action that a node's reply answers: `sent`, if that was written later instead. (A shortening that is late is a
-    /// release.)
+    /// The action that a node's reply answers: `sent` if that, written late, took the place of a shortening (which is a
+    /// release by then).
     pub(crate) fn answered<'a>(&'a self, sent: Option<&'a Action>) -> &'a Action {
         match (&self.action, sent) {
             (Action::Shorten(_), Some(sent)) => sent,

@@ -7,7 +7,7 @@ use crate::errors::cause::Cause;
 use crate::net::driver::leadership::Connections;
 use crate::net::driver::races::{Race, race};
 use crate::net::socket::connection::Connection;
-use crate::net::socket::set_up::SetUpFor;
+use crate::net::socket::set_up::Purpose;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::discovery::found_master::{FoundMaster, MasterConfirmation};
 use crate::protocol::node::known_server::Connected;
@@ -60,12 +60,12 @@ impl Executor {
     fn open(&self, node: usize) {
         let witness = self.prefix.key(WITNESS);
         let purpose = match self.guards.each.get(node) {
-            Some(Some(guard)) => SetUpFor::GuardedLocks {
+            Some(Some(guard)) => Purpose::GuardedLocks {
                 witness: Some(&witness),
                 seasoned: guard.seasoned(),
                 needed: self.guards.is_needed,
             },
-            _ => SetUpFor::Locks,
+            _ => Purpose::Locks,
         };
         let place = self.places.get(node).ok_or_else(missing_connection);
         let open = || place.and_then(|place| place.open(self.timeouts.connect, purpose));

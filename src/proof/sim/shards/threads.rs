@@ -377,8 +377,8 @@ impl ShardWorld {
         }
     }
 
-    fn gave_up(&mut self, p: usize, thread: usize, call: &Call, ended: &CallEnd) {
-        let why = match ended {
+    fn gave_up(&mut self, p: usize, thread: usize, call: &Call, end: &CallEnd) {
+        let why = match end {
             CallEnd::Failed(WaitFailure::Unavailable(errors)) => Some(errors.to_string()),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! The outstanding releases of a node, and how they are written.
+//! The releases that a node is owed, and how they are written.
 
 use std::time::Instant;
 

@@ -40,7 +40,7 @@ impl<W> Core<W> {
                 false => wants.send.or(releases),
             };
             if !send.is_empty() {
-                return self.send_step(send, now);
+                return self.step_to_send(send, now);
             }
             if let Some(next) = self.ask(&wants, now) {
                 return next;
@@ -61,7 +61,7 @@ impl<W> Core<W> {
             }
             self.reconnect_lacking(wants.lacking);
             if !wants.owing.is_empty() {
-                return self.recv_step(wants.owing, wants.ends, now);
+                return self.step_to_receive(wants.owing, wants.ends, now);
             }
             return ThreadStep::Wait { until: wants.ends };
         }
@@ -75,7 +75,7 @@ impl<W> Core<W> {
         }
         let overdue = now.checked_sub(self.timeouts.node);
         let (mut is_steady, mut oldest) = (true, now);
-        for (node_index, node) in self.voters.iter().enumerate() {
+        for (node_index, node) in self.nodes.iter().enumerate() {
             is_steady &= node.is_steady();
             let mut retries = false;
             if node.is_connected() {
@@ -104,7 +104,7 @@ impl<W> Core<W> {
 
     /// Leaves a node that is no longer a master (rule R43).
     fn leave(&mut self, node: usize, now: Instant) {
-        if let Some(cause) = self.voters[node].wire_mut().address.take_replaced() {
+        if let Some(cause) = self.nodes[node].wire_mut().address.take_replaced() {
             self.sever(node, cause, now);
         }
     }
@@ -115,8 +115,8 @@ impl<W> Core<W> {
             return None;
         }
         let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
-        let node = self.voters.iter().position(is_due)?;
-        let found = self.voters[node].wire_mut().address.ask(now)?;
+        let node = self.nodes.iter().position(is_due)?;
+        let found = self.nodes[node].wire_mut().address.ask(now)?;
         Some(ThreadStep::ConfirmMaster {
             node,
             found: found.into(),
@@ -181,7 +181,7 @@ impl<W> Core<W> {
     /// Returns a node that was not probed since the time of operations was over. This thread may have been suspended:
     /// replies that arrived meanwhile still count.
     fn unprobed(&self, owing: NodeSet, ended: Instant) -> Option<usize> {
-        let is_unprobed = |node: &usize| self.voters[*node].wire().is_unprobed(ended);
+        let is_unprobed = |node: &usize| self.nodes[*node].wire().is_unprobed(ended);
         owing.iter().find(is_unprobed)
     }
 
@@ -190,10 +190,10 @@ impl<W> Core<W> {
         ThreadStep::Recv { node, until: now }
     }
 
-    pub(super) fn send_step(&mut self, nodes: NodeSet, now: Instant) -> ThreadStep {
+    pub(super) fn step_to_send(&mut self, nodes: NodeSet, now: Instant) -> ThreadStep {
         let idle_since = now.checked_sub(IDLE);
         let idle = |node_index: &usize| {
-            let node = &self.voters[*node_index];
+            let node = &self.nodes[*node_index];
             node.is_connected() && node.wire().is_idle(idle_since)
         };
         if let Some(node_index) = nodes.iter().find(idle) {
@@ -207,8 +207,8 @@ impl<W> Core<W> {
         ThreadStep::Send { nodes, until }
     }
 
-    fn recv_step(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> ThreadStep {
-        let pending_since = |node_index: usize| self.voters[node_index].wire().pending_since();
+    fn step_to_receive(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> ThreadStep {
+        let pending_since = |node_index: usize| self.nodes[node_index].wire().pending_since();
         let (node, until) = self.reader.reads(owing, pending_since, now);
         ThreadStep::Recv {
             node,
@@ -219,7 +219,7 @@ impl<W> Core<W> {
     /// Connects at once the nodes that callers wait for.
     pub(super) fn reconnect_now(&mut self, nodes: NodeSet) {
         for node in nodes.and(self.which(Node::has_worker)).iter() {
-            self.news |= self.voters[node].reconnect_now();
+            self.news |= self.nodes[node].reconnect_now();
         }
     }
 
@@ -239,7 +239,7 @@ impl<W> Core<W> {
         // release to a node that is connected.
         let owed = self.which(|node| node.has_releases() && node.takes_releases());
         if !owed.is_empty() {
-            return self.send_step(owed, now);
+            return self.step_to_send(owed, now);
         }
         let Some(until) = self.closes_until().filter(|until| now < *until) else {
             return match self.starts_confirmer(ThreadRole::Leader) {
@@ -257,7 +257,7 @@ impl<W> Core<W> {
             (true, false) => ThreadStep::Wait {
                 until: retry_at.unwrap_or(until),
             },
-            (false, _) => self.recv_step(pending, until, now),
+            (false, _) => self.step_to_receive(pending, until, now),
         }
     }
 
@@ -268,7 +268,7 @@ impl<W> Core<W> {
         let waits = |node: &Node| {
             node.was_connected() && (node.has_unfinished() || node.wire().pending() > 0)
         };
-        Some(match self.voters.iter().any(waits) {
+        Some(match self.nodes.iter().any(waits) {
             true => closing.end(),
             false => closing.end().min(closing.at + self.timeouts.node),
         })
@@ -284,13 +284,13 @@ impl<W> Core<W> {
 
     /// When the next command that a node has refused for now is sent again.
     fn retries_at(&self) -> Option<Instant> {
-        self.voters.iter().filter_map(Node::retries_at).min()
+        self.nodes.iter().filter_map(Node::retries_at).min()
     }
 
     /// When the oldest release that may not have been carried out was written, or since when an answer is waited for behind
     /// which one may be due.
     fn oldest_unconfirmed(&self) -> Option<Instant> {
-        let connected = self.voters.iter().filter(|node| node.is_connected());
+        let connected = self.nodes.iter().filter(|node| node.is_connected());
         let unconfirmed = connected.filter_map(|node| node.wire().unconfirmed_release());
         let late = self.operations.late.since(self.connected_nodes());
         unconfirmed.chain(late).min()
@@ -316,9 +316,9 @@ impl<W> Core<W> {
         for operation in self.operations.open_mut() {
             // Other nodes had no time to answer. (A thread that comes late gives them none.)
             let overdue = operation.over_at(now).checked_sub(SLICE);
-            let overdue = |node: usize| self.voters[node].wire().has_pending_since(overdue);
+            let overdue = |node: usize| self.nodes[node].wire().has_pending_since(overdue);
             let slow = slow.iter().filter(|node| overdue(*node)).collect();
-            operation.fail_rest(&self.voters, slow, self.timeouts, now);
+            operation.fail_rest(&self.nodes, slow, self.timeouts, now);
         }
         for node in silent.iter() {
             self.mark_unresponsive(node, now);

@@ -21,7 +21,7 @@ use crate::values::arithmetic::{Verdict, majority};
 impl<W> Core<W> {
     pub(super) fn worker_step(&mut self, node: usize, now: Instant) -> ThreadStep {
         loop {
-            return match self.voters[node].task(now, self.closing, self.timeouts) {
+            return match self.nodes[node].task(now, self.closing, self.timeouts) {
                 NodeTask::Connect => ThreadStep::Connect { node },
                 NodeTask::Adopt => ThreadStep::Adopt { node },
                 NodeTask::Send { until } => {
@@ -44,7 +44,7 @@ impl<W> Core<W> {
                     ThreadStep::Reconnected
                 }
                 NodeTask::Stop => {
-                    self.voters[node].worker_stopped();
+                    self.nodes[node].worker_stopped();
                     self.news = true;
                     ThreadStep::Finished
                 }
@@ -60,7 +60,7 @@ impl<W> Core<W> {
         now: Instant,
     ) -> bool {
         (self.news, self.all.steady_until) = (true, None);
-        if !self.voters[node].connect_ended() {
+        if !self.nodes[node].connect_ended() {
             return false;
         }
         let properties = result.and_then(|properties| match self.same_server(node, &properties) {
@@ -69,7 +69,7 @@ impl<W> Core<W> {
         });
         match properties {
             Ok(properties) => {
-                self.voters[node].on_connected(properties);
+                self.nodes[node].on_connected(properties);
                 true
             }
             Err(cause) => {
@@ -81,19 +81,19 @@ impl<W> Core<W> {
 
     /// Whether a node is connected to another server than the one at this address.
     pub(crate) fn leads_elsewhere(&self, node_index: usize, address: &str) -> bool {
-        let node = &self.voters[node_index];
+        let node = &self.nodes[node_index];
         let sits_out = node.is_quarantined() && !mutant(Mutant::SitOutWithoutKeys);
         (node.is_connected() || sits_out) && *node.address != *address
     }
 
     /// A node's server, for other lanes.
     pub(crate) fn known_server(&self, node: usize) -> &KnownServer {
-        self.voters[node].record()
+        self.nodes[node].record()
     }
 
     /// Takes over what another lane has learnt of a node's server (rule R66).
     pub(crate) fn learn(&mut self, node: usize, known: KnownServer) {
-        self.voters[node].inherit(known);
+        self.nodes[node].inherit(known);
     }
 
     /// Another node that is connected to the same server.
@@ -104,18 +104,18 @@ impl<W> Core<W> {
     }
 
     fn reconnected(&mut self, node: usize, now: Instant) {
-        let event = self.voters[node].reconnected(now);
+        let event = self.nodes[node].reconnected(now);
         self.events.push(node, event, now);
-        let stepped = self.voters[node].take_step(now);
+        let stepped = self.nodes[node].take_step(now);
         self.events.push(node, stepped, now);
-        for lack in self.voters[node].wire().lacks() {
+        for lack in self.nodes[node].wire().lacks() {
             self.events.lacks(node, lack, now);
         }
-        if self.connected_nodes().len() >= majority(self.voters.len()) {
+        if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.all.majority_at.get_or_insert(now);
         }
-        let standing = self.voters[node].standing(now);
-        let server = &self.voters[node].wire().properties.server.address;
+        let standing = self.nodes[node].standing(now);
+        let server = &self.nodes[node].wire().properties.server.address;
         for operation in self.operations.open_mut() {
             operation.keep_from(node, server);
             if !operation.heed(node, &standing, now) {
@@ -129,7 +129,7 @@ impl<W> Core<W> {
     fn quarantine(&mut self, node: usize, reason: SitsOut, now: Instant) {
         let cause = Arc::new(reason.cause(now));
         self.unreachable(node, &cause);
-        let event = self.voters[node].quarantine(reason, cause, now);
+        let event = self.nodes[node].quarantine(reason, cause, now);
         self.events.push(node, event, now);
         self.changed(now);
     }
@@ -141,7 +141,7 @@ impl<W> Core<W> {
         answer: MasterConfirmation,
         now: Instant,
     ) {
-        let (node, timeout) = (&mut self.voters[node_index], self.timeouts.node);
+        let (node, timeout) = (&mut self.nodes[node_index], self.timeouts.node);
         node.wire_mut().address.answered(asked, answer);
         if node.is_connected() {
             let operations = self.operations.open_mut();
@@ -153,8 +153,8 @@ impl<W> Core<W> {
     /// Marks a node that did not answer within its time. Its connection is kept.
     pub(super) fn mark_unresponsive(&mut self, node: usize, now: Instant) {
         let cause = Arc::new(self.no_answer());
-        let retry_at = self.voters[node].retry_at(&mut self.rng, now);
-        self.voters[node].mark_unresponsive(retry_at);
+        let retry_at = self.nodes[node].retry_at(&mut self.rng, now);
+        self.nodes[node].mark_unresponsive(retry_at);
         for operation in self.operations.all_mut() {
             if operation.sent_to.has(node) {
                 operation.fail(node, &cause);
@@ -167,10 +167,10 @@ impl<W> Core<W> {
     /// be asked for again; each pending release must be sent again; the rest is dropped.
     pub(super) fn sever(&mut self, node_index: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
-        let (was, wire) = self.voters[node_index].sever();
+        let (was, wire) = self.nodes[node_index].sever();
         self.operations.late.severed(node_index);
         let useless_again =
-            was == Link::Connected && self.voters[node_index].is_useless_again(&wire);
+            was == Link::Connected && self.nodes[node_index].is_useless_again(&wire);
         for command in wire.into_commands() {
             match command.operation.and_then(|id| self.operations.open(id)) {
                 Some(index) if self.operations[index].is_open() => {
@@ -186,7 +186,7 @@ impl<W> Core<W> {
         }
         if mutant(Mutant::SeveredEverywhere) {
             for operation in self.operations.open_mut() {
-                (0..self.voters.len()).for_each(|node| operation.fail(node, &cause));
+                (0..self.nodes.len()).for_each(|node| operation.fail(node, &cause));
             }
         }
         if !mutant(Mutant::WaitForGone) {
@@ -194,7 +194,7 @@ impl<W> Core<W> {
         }
         if let Cause::Closed(_) = *cause {
             // If one connection was closed, others may be, too.
-            let nodes = self.voters.iter_mut();
+            let nodes = self.nodes.iter_mut();
             nodes.for_each(|node| node.wire_mut().must_probe());
         }
         if let Link::Draining | Link::Quarantined = was {
@@ -202,8 +202,8 @@ impl<W> Core<W> {
         }
         // When the nodes are closed, the next try begins at once.
         if useless_again && self.closing.is_none() {
-            let retry_at = self.voters[node_index].retry_at(&mut self.rng, now);
-            self.voters[node_index].pause_until(retry_at);
+            let retry_at = self.nodes[node_index].retry_at(&mut self.rng, now);
+            self.nodes[node_index].pause_until(retry_at);
         }
         self.away(node_index, cause, now);
     }
@@ -214,22 +214,22 @@ impl<W> Core<W> {
 
     /// Notes that a try to connect has failed.
     fn tried(&mut self, node: usize, cause: Arc<Cause>, now: Instant) {
-        let retry_at = self.voters[node].retry_at(&mut self.rng, now);
-        self.voters[node].tried(retry_at, self.closing.is_some());
+        let retry_at = self.nodes[node].retry_at(&mut self.rng, now);
+        self.nodes[node].tried(retry_at, self.closing.is_some());
         self.unreachable(node, &cause);
         self.away(node, cause, now);
     }
 
     /// Fails the node for operations that were not sent to it: they need not wait for it.
     fn unreachable(&mut self, node: usize, cause: &Arc<Cause>) {
-        let began = self.voters[node].try_began();
+        let began = self.nodes[node].try_began();
         for operation in self.operations.open_mut() {
             operation.unreachable(node, cause, began);
         }
     }
 
     pub(super) fn away(&mut self, node: usize, cause: Arc<Cause>, now: Instant) {
-        let event = self.voters[node].away(cause);
+        let event = self.nodes[node].away(cause);
         self.events.push(node, event, now);
         self.changed(now);
     }
@@ -246,7 +246,7 @@ impl<W> Core<W> {
         match role {
             ThreadRole::Leader => self.recover(now),
             ThreadRole::Worker(node) => {
-                self.voters[node].deserted();
+                self.nodes[node].deserted();
                 self.sever(node, panicked(), now);
             }
             ThreadRole::Confirmer => self.confirmation.ended(),

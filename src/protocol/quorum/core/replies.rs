@@ -27,12 +27,12 @@ impl<W> Core<W> {
     ) {
         match result {
             Ok([]) => return self.received_nothing(node_index, now),
-            Ok(bytes) => self.voters[node_index].wire_mut().receive(bytes),
+            Ok(bytes) => self.nodes[node_index].wire_mut().receive(bytes),
             Err(cause) => return self.sever(node_index, cause, now),
         }
         let mut last = None;
         loop {
-            let node = &mut self.voters[node_index];
+            let node = &mut self.nodes[node_index];
             let (reply, answers, sent) = match node.next_reply(now) {
                 Ok(Some(reply)) => reply,
                 Ok(None) => break,
@@ -47,18 +47,18 @@ impl<W> Core<W> {
                 return;
             }
             last = Some(sent);
-            if self.voters[node_index].wire().is_read() {
+            if self.nodes[node_index].wire().is_read() {
                 break;
             }
         }
-        if let Some(sent) = last.filter(|_| self.voters[node_index].is_connected()) {
+        if let Some(sent) = last.filter(|_| self.nodes[node_index].is_connected()) {
             self.reader.heard(node_index, sent, now);
         }
     }
 
     /// Fails a node that has begun to sit out for the operations that were not sent to it: they need not wait for it.
     fn gives_no_votes(&mut self, node: usize, now: Instant) {
-        let standing = self.voters[node].standing(now);
+        let standing = self.nodes[node].standing(now);
         for operation in self.operations.open_mut() {
             operation.heed(node, &standing, now);
         }
@@ -66,7 +66,7 @@ impl<W> Core<W> {
     }
 
     fn received_nothing(&mut self, node_index: usize, now: Instant) {
-        let node = &mut self.voters[node_index];
+        let node = &mut self.nodes[node_index];
         if node.is_replaceable() {
             return self.sever(node_index, self.no_answer(), now);
         }
@@ -98,7 +98,7 @@ impl<W> Core<W> {
         now: Instant,
     ) -> bool {
         let Some(command) = command else {
-            self.voters[node].pinged();
+            self.nodes[node].pinged();
             return true;
         };
         let index = command.operation.and_then(|id| self.operations.open(id));
@@ -108,7 +108,7 @@ impl<W> Core<W> {
             Some(index) => Some(&self.operations[index].op.key),
             None => command.debt.as_ref().map(|debt| &debt.key),
         };
-        let wire = self.voters[node].wire_mut();
+        let wire = self.nodes[node].wire_mut();
         match wire.class_of(&reply, command, key, &self.operations.prefix) {
             ReplyClass::Vote if late.is_some() => {
                 let stray = late.and_then(|key| stray(key, node, reply));
@@ -138,7 +138,7 @@ impl<W> Core<W> {
     ) -> bool {
         let passes = matches!(&reply, Reply::Error(text) if Meaning::of(text).passes());
         if command.awaited == Awaited::AsProbe && !passes {
-            self.voters[node].retry_deferred();
+            self.nodes[node].retry_deferred();
         }
         let shortens = |index| matches!(self.operations[index].op.action, Action::Shorten(_));
         let owed = command.debt.as_ref();
@@ -154,7 +154,7 @@ impl<W> Core<W> {
         };
         let vote = action.vote(key, reply);
         if !matches!(vote, Vote::Sever(_)) {
-            self.voters[node].set_useful();
+            self.nodes[node].set_useful();
         }
         self.events.notice(node, key, action, &vote, now);
         self.defer(node, &vote, command, now);
@@ -214,9 +214,9 @@ impl<W> Core<W> {
         command: &SentCommand,
         now: Instant,
     ) {
-        self.voters[node_index].set_useful();
+        self.nodes[node_index].set_useful();
         if command.awaited == Awaited::AsProbe {
-            self.voters[node_index].retry_deferred();
+            self.nodes[node_index].retry_deferred();
         }
         // An operation that has given the node up already does not heed its answer.
         let heeds = |index: &usize| {
@@ -252,7 +252,7 @@ impl<W> Core<W> {
                 if cause.meaning().concerns_rights()
                     && (!debt.key.sent_to.has(node) || debt.key.longest().is_none()) => {}
             Vote::Failed { later: true, .. } if !(retries && mutant(Mutant::DeferOnce)) => {
-                self.voters[node].defer(debt.clone(), retries, &mut self.rng, now);
+                self.nodes[node].defer(debt.clone(), retries, &mut self.rng, now);
                 self.all.steady_until = None;
                 // The thread that sends it again may be there already, and the node's worker may have to send it.
                 self.news = true;
@@ -265,10 +265,10 @@ impl<W> Core<W> {
     fn vote(&mut self, index: usize, node: usize, mut vote: Vote, now: Instant) -> bool {
         let operation = &mut self.operations[index];
         let acquire = operation.is_acquire();
-        let has_counted = self.voters.len() == 1 || operation.op.key.counted.has(node);
+        let has_counted = self.nodes.len() == 1 || operation.op.key.counted.has(node);
         if let Vote::Granted(number) = vote
             && operation.needs_master()
-            && let Some(cause) = self.voters[node].withholds(acquire, has_counted, now)
+            && let Some(cause) = self.nodes[node].withholds(acquire, has_counted, now)
         {
             operation.grants_without_vote(node, number);
             vote = match acquire && mutant(Mutant::StepIsNotUndone) {
@@ -288,7 +288,7 @@ impl<W> Core<W> {
             }
         };
         if acquire {
-            let event = self.voters[node].voted(complaint);
+            let event = self.nodes[node].voted(complaint);
             self.events.push(node, event, now);
         }
         self.judge(index, &self.view(now), now);

@@ -65,7 +65,7 @@ impl<W> Core<W> {
         } = outgoing;
         let start = bytes.len();
         let mut out = Output { bytes, start, now };
-        let node = &mut self.voters[node_index];
+        let node = &mut self.nodes[node_index];
         let all = is_steady
             || node.ping(&mut out)
             || mutant(Mutant::ReleasesLast)
@@ -78,9 +78,9 @@ impl<W> Core<W> {
             let here = operations.iter().filter(|(_, nodes)| nodes.has(node_index));
             here.for_each(|(index, _)| self.write_operation(node_index, *index, &mut out));
             let prefix = &self.operations.prefix;
-            self.voters[node_index].wire_mut().prove(prefix, &mut out);
+            self.nodes[node_index].wire_mut().prove(prefix, &mut out);
         }
-        let node = &mut self.voters[node_index];
+        let node = &mut self.nodes[node_index];
         if mutant(Mutant::ReleasesLast) {
             node.write_releases(&self.operations.prefix, &mut out);
         }
@@ -94,7 +94,7 @@ impl<W> Core<W> {
     /// Appends an operation for a node.
     fn write_operation(&mut self, node_index: usize, index: usize, out: &mut Output<'_>) {
         let (operation, prefix) = self.operations.with_prefix(index);
-        let node = &mut self.voters[node_index];
+        let node = &mut self.nodes[node_index];
         operation.sent_to.add(node_index);
         let (number, mut owed) = (operation.number, operation.debt());
         let shortens = matches!(operation.op.action, Action::Shorten(_));

@@ -27,8 +27,8 @@ fn a_write_has_half_a_node_timeout_but_not_beyond_the_end_of_an_operation() {
         ));
         world.now = begun + since * MS;
         let all = NodeSet::first(1);
-        world.core.voters[0].wire_mut().probed(world.now);
-        match world.core.send_step(all, world.now) {
+        world.core.nodes[0].wire_mut().probed(world.now);
+        match world.core.step_to_send(all, world.now) {
             ThreadStep::Send { until, .. } => {
                 assert_eq!(until, world.now + expected * MS, "{since}")
             }
@@ -96,7 +96,7 @@ fn a_node_that_leads_to_the_server_of_another_one_is_not_used() {
     assert!(connects(0, "one"));
     assert!(connects(1, "two"));
     assert!(!connects(2, "two"));
-    let cause = world.core.voters[2].cause().unwrap();
+    let cause = world.core.nodes[2].cause().unwrap();
     assert!(matches!(**cause, Cause::SameServer(1)), "{cause}");
 }
 
@@ -168,7 +168,7 @@ fn each_silent_node_is_handed_over_once_nothing_is_to_be_written_to_it() {
         assert_eq!(writes(&mut world), [0, 2, 3, 4]);
         world.now += 10 * MS;
         assert_eq!(writes(&mut world), []);
-        let nodes = [1, 3].map(|node| &world.core.voters[node]);
+        let nodes = [1, 3].map(|node| &world.core.nodes[node]);
         assert!(nodes.iter().all(|node| !node.is_connected()));
         assert_eq!(nodes.map(Node::has_worker), [expected, false]);
         set_mutant(None);

@@ -51,7 +51,7 @@ impl Lanes {
     }
 
     /// Whether the maps are to be asked for, and no thread does.
-    pub(super) fn has_left_question(&self) -> bool {
+    pub(super) fn has_question_left(&self) -> bool {
         lock(&self.refreshes).is_left()
     }
 
