@@ -41,8 +41,8 @@ pub(crate) fn several(text: &str) -> Option<Vec<&str>> {
     (begun.count() > 1).then_some(urls)
 }
 
-/// The nodes of URLs that were found in one text. `source`: where each of them, counted from 0, was given. `of_url`: the node of
-/// one URL.
+/// The nodes of URLs that were found in one text. `source`: where each of them, counted from 0, was given. `of_url`: the
+/// node of one URL.
 ///
 /// # Errors
 ///

@@ -369,35 +369,6 @@ impl CommandRun<'_> {
         }
     }
 
-    /// `no_string`: how the command refuses a key of another type.
-    fn delete_if_equal(
-        &mut self,
-        name: &[u8],
-        value: &[u8],
-        no_string: Refused,
-    ) -> Result<StoreReply> {
-        self.may_write(false)?;
-        match self.get(name).map_err(|_| no_string)?.as_deref() == Some(value) {
-            true => self.del(name).map(StoreReply::Int),
-            false => Ok(StoreReply::Int(0)),
-        }
-    }
-
-    fn set_if_equal(
-        &mut self,
-        name: &[u8],
-        (value, old): (&[u8], &[u8]),
-        ttl: &[u8],
-    ) -> Result<StoreReply> {
-        self.may_set()?;
-        if self.get(name)?.as_deref() != Some(old) {
-            return Ok(StoreReply::Nil);
-        }
-        let ttl = number(ttl).ok_or(NO_NUMBER)?;
-        self.set(name, value, Some(ttl), false)?;
-        Ok(StoreReply::Okay)
-    }
-
     fn load(&mut self, text: &[u8]) -> Result<StoreReply> {
         let mut scripts = scripts().enumerate();
         let script = scripts.find(|(_, script)| script.text == text);

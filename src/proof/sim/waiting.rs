@@ -94,15 +94,6 @@ impl World {
         }
     }
 
-    /// How long a thread takes until it runs.
-    fn lag(&mut self) -> u64 {
-        match self.random.below(20) {
-            0 if !self.conditions.faultless => self.random.below(20 * MS),
-            0..8 => self.random.below(200),
-            _ => 0,
-        }
-    }
-
     // ---- releases
 
     /// The release of a lock, with a hand-off if there is a waiter here.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::agenda::Agenda;
-use super::basics::{RESOURCES, Random, Violation};
+use super::basics::{MS, RESOURCES, Random, Violation};
 use super::client::Client;
 use super::conditions::Conditions;
 use super::connection::{Net, SubscriptionEvent};
@@ -235,6 +235,15 @@ impl World {
 
     pub(super) fn quorum(&self) -> usize {
         majority(self.servers.len())
+    }
+
+    /// How long a thread takes until it runs.
+    pub(super) fn lag(&mut self) -> u64 {
+        match self.random.below(20) {
+            0 if !self.conditions.faultless => self.random.below(20 * MS),
+            0..8 => self.random.below(200),
+            _ => 0,
+        }
     }
 
     pub(super) fn check(&mut self, promise: Promise, holds: bool, what: impl FnOnce() -> String) {

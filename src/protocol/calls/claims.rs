@@ -474,29 +474,3 @@ impl Request {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-impl<W: Clone> Claiming<W> {
-    pub(crate) fn place(&self) -> Option<u64> {
-        self.acquire.place()
-    }
-
-    pub(crate) fn is_first_try(&self) -> bool {
-        self.acquire.is_first_try()
-    }
-
-    pub(crate) fn is_between_tries(&self) -> bool {
-        self.acquire.is_between_tries()
-    }
-
-    /// The queue of the process in which the call waits.
-    pub(crate) fn line(&self) -> &Arc<[u8]> {
-        self.acquire.line()
-    }
-
-    /// The names that the call holds while it waits.
-    pub(crate) fn claimed(&self) -> impl Iterator<Item = usize> {
-        let claims = self.plan.iter().flat_map(|plan| &plan.claims);
-        claims.map(|claim| claim.at)
-    }
-}

@@ -1,8 +1,8 @@
 //! The operations on keys, of which commands and scripts consist.
 
 use super::{
-    CommandRun, Entry, Mood, NO_NUMBER, NO_TTL, NOT_PERMITTED, OUT_OF_MEMORY, READ_ONLY, Result,
-    StoredValue, TOO_FEW_REPLICAS, WRONG_TYPE,
+    CommandRun, Entry, Mood, NO_NUMBER, NO_TTL, NOT_PERMITTED, OUT_OF_MEMORY, READ_ONLY, Refused,
+    Result, StoreReply, StoredValue, TOO_FEW_REPLICAS, WRONG_TYPE, number,
 };
 
 impl CommandRun<'_> {
@@ -161,5 +161,34 @@ impl CommandRun<'_> {
             Some(StoredValue::Queue(members)) => members.first().map(|first| first.1.clone()),
             _ => None,
         }
+    }
+
+    /// `no_string`: how the command refuses a key of another type.
+    pub(super) fn delete_if_equal(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        no_string: Refused,
+    ) -> Result<StoreReply> {
+        self.may_write(false)?;
+        match self.get(name).map_err(|_| no_string)?.as_deref() == Some(value) {
+            true => self.del(name).map(StoreReply::Int),
+            false => Ok(StoreReply::Int(0)),
+        }
+    }
+
+    pub(super) fn set_if_equal(
+        &mut self,
+        name: &[u8],
+        (value, old): (&[u8], &[u8]),
+        ttl: &[u8],
+    ) -> Result<StoreReply> {
+        self.may_set()?;
+        if self.get(name)?.as_deref() != Some(old) {
+            return Ok(StoreReply::Nil);
+        }
+        let ttl = number(ttl).ok_or(NO_NUMBER)?;
+        self.set(name, value, Some(ttl), false)?;
+        Ok(StoreReply::Okay)
     }
 }

@@ -11,6 +11,31 @@ use crate::protocol::quorum::answer::Outcome;
 use crate::values::arithmetic::Deadline;
 use crate::values::node_set::NodeSet;
 
+impl<W: Clone> Claiming<W> {
+    pub(crate) fn place(&self) -> Option<u64> {
+        self.acquire.place()
+    }
+
+    pub(crate) fn is_first_try(&self) -> bool {
+        self.acquire.is_first_try()
+    }
+
+    pub(crate) fn is_between_tries(&self) -> bool {
+        self.acquire.is_between_tries()
+    }
+
+    /// The queue of the process in which the call waits.
+    pub(crate) fn line(&self) -> &Arc<[u8]> {
+        self.acquire.line()
+    }
+
+    /// The names that the call holds while it waits.
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = usize> {
+        let claims = self.plan.iter().flat_map(|plan| &plan.claims);
+        claims.map(|claim| claim.at)
+    }
+}
+
 fn claiming(end: Option<Duration>, now: Point) -> Claiming<u32> {
     let names: Arc<[Arc<[u8]>]> = ["a", "b", "c", "d"]
         .map(|name| Arc::from(name.as_bytes()))
