@@ -266,11 +266,11 @@ impl Redlock {
         let mut question = RedirectedQuestion::new(slot, until);
         let mut asked = place.clone();
         while let Err(Cause::Refused(text)) = &answer
-            && let Some(said) = Redirection::of(text, &asked.shown())
-            && let Some((hop, pause)) = question.next(&said, clock::instant())
+            && let Some(redirection) = Redirection::of(text, &asked.shown())
+            && let Some((hop, pause)) = question.next(&redirection, clock::instant())
         {
-            if let Hint::Moved(_, to) = &said.hint {
-                self.has_moved(slot, cluster.slot_moved(slot, &said.from, to));
+            if let Hint::Moved(_, to) = &redirection.hint {
+                self.has_moved(slot, cluster.slot_moved(slot, &redirection.from, to));
             }
             let (to, asking) = match hop {
                 QuestionHop::Owner(to) => (to, false),

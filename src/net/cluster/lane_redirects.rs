@@ -173,8 +173,12 @@ impl Lanes {
     pub(super) fn send_on(&self, from: &[Place], redirected: Vec<Redirected>) {
         for one in &redirected {
             let slot = self.slot(&one.debt.key.resource);
-            let said = std::iter::once((one.node, &*one.answer));
-            self.learn(from, slot, said.filter(|(_, answer)| answer.concerns(slot)));
+            let redirections = std::iter::once((one.node, &*one.answer));
+            self.learn(
+                from,
+                slot,
+                redirections.filter(|(_, answer)| answer.concerns(slot)),
+            );
         }
         let all = redirected.into_iter();
         self.queue_releases(all.map(|one| ((one.node, one.debt), Some(one.answer))));
@@ -264,10 +268,10 @@ impl Lanes {
         &self,
         places: &[Place],
         slot: u16,
-        said: impl Iterator<Item = (usize, &'a Redirection)>,
+        redirections: impl Iterator<Item = (usize, &'a Redirection)>,
     ) {
         let (mut has_moved, mut is_redirected) = (false, false);
-        for (node, redirection) in said {
+        for (node, redirection) in redirections {
             if let (Hint::Moved(_, to), Some(place)) = (&redirection.hint, places.get(node)) {
                 has_moved |= place.slot_moved(slot, &redirection.from, to);
                 is_redirected = true;

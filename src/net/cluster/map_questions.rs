@@ -10,8 +10,8 @@ use crate::values::clock;
 use crate::values::sync::{guarded, lock, start_thread, thread};
 
 impl Lanes {
-    /// Has another thread ask for the first maps, and waits for it while `keep_trying` returns true. Returns whether it still
-    /// did at the end.
+    /// Has another thread ask for the first maps, and waits for it while `keep_trying` returns true. Returns whether it
+    /// still did at the end.
     pub(crate) fn find_maps_while(
         &self,
         resource: &[u8],

@@ -253,8 +253,8 @@ impl Driver {
         self.try_to_lead(caller, false)
     }
 
-    /// Makes this thread the leader, if no thread leads and this one has no answer yet. (A leader that has just stopped may be
-    /// delivering it.)
+    /// Makes this thread the leader, if no thread leads and this one has no answer yet. (A leader that has just stopped may
+    /// be delivering it.)
     fn try_to_lead(&self, caller: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut driver_state = self.executor.driver_state();
         if race(Race::UnmarkAfterLook) {

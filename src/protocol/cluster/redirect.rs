@@ -99,11 +99,11 @@ impl RedirectedQuestion {
     /// Where the question goes after a server has answered that, and the pause before. `None`: nowhere.
     pub(crate) fn next<'a>(
         &mut self,
-        said: &'a Redirection,
+        redirection: &'a Redirection,
         now: Instant,
     ) -> Option<(QuestionHop<'a>, Duration)> {
-        let hop = match &said.hint {
-            _ if !said.concerns(self.slot) => return None,
+        let hop = match &redirection.hint {
+            _ if !redirection.concerns(self.slot) => return None,
             Hint::Moved(_, to) => QuestionHop::Owner(Some(to)),
             Hint::Nameless(_) | Hint::Torn => QuestionHop::Owner(None),
             Hint::Asks(_, to) => QuestionHop::Importer(to),
@@ -225,8 +225,9 @@ impl Redirect {
     pub(crate) fn next(&mut self, answer: &Answer, now: Instant) -> NextHop {
         self.note(answer);
         // Any of them will do: the order is that in which the nodes have answered.
-        let mut said = Redirect::redirections_in(answer, self.slot);
-        let goes = said.find_map(|(node, said)| self.goes((node, &said.hint), answer, now));
+        let mut redirections = Redirect::redirections_in(answer, self.slot);
+        let goes = redirections
+            .find_map(|(node, redirection)| self.goes((node, &redirection.hint), answer, now));
         if let Some(goes) = goes {
             return goes;
         }
@@ -259,8 +260,8 @@ impl Redirect {
     /// The releases, each of a node, that are sent on without a caller after the last answer: even if it counts, each
     /// node must have its release.
     pub(crate) fn debts(&self, answer: &Answer) -> Vec<(usize, Debt)> {
-        let said = Redirect::redirections_in(answer, self.slot);
-        let debts = said.filter_map(|(node, _)| Some((node, self.debt.clone()?)));
+        let redirections = Redirect::redirections_in(answer, self.slot);
+        let debts = redirections.filter_map(|(node, _)| Some((node, self.debt.clone()?)));
         debts.collect()
     }
 

@@ -25,7 +25,7 @@ fn leads(turn: Option<Signal>) -> Option<Box<LeaderState>> {
     }
 }
 
-/// Takes the lead, and ends it.
+/// Makes this thread the leader, and ends that.
 fn lead_and_end(driver: &Driver) {
     let mut lead = LeaderLoop {
         executor: &driver.executor,

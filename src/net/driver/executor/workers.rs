@@ -213,10 +213,10 @@ impl ConfirmMaster {
         let place = self.executor.places.get(self.node);
         let answer = place.map_or(Err(None), |place| place.confirm(&self.found));
         self.answered = true;
-        self.said(answer);
+        self.answer(answer);
     }
 
-    fn said(&self, answer: MasterConfirmation) {
+    fn answer(&self, answer: MasterConfirmation) {
         let asked = self.found.at;
         let mut driver_state = self.executor.driver_state();
         let input = Input::MasterConfirmed { asked, answer };
@@ -228,7 +228,7 @@ impl ConfirmMaster {
 impl Drop for ConfirmMaster {
     fn drop(&mut self) {
         if !self.answered {
-            self.said(Err(None));
+            self.answer(Err(None));
         }
     }
 }
