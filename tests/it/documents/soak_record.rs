@@ -189,7 +189,14 @@ fn the_guide_has_what_the_records_have() {
         let file = top.join(format!("examples/soak/records/{record}.txt"));
         summary(&std::fs::read_to_string(file).unwrap())
     };
-    let records = ["plain", "tls", "valkey9", "sets", "sets_valkey8", "clusters"];
+    let records = [
+        "plain",
+        "tls",
+        "valkey9",
+        "sets",
+        "sets_valkey8",
+        "clusters",
+    ];
     let rows = records.map(row).concat();
     assert!(guide.contains(&rows), "the guide has not\n{rows}");
 }
