@@ -388,7 +388,9 @@ int redlock_break_lock(redlock_t *redlock, const void *resource, size_t len, con
 
 /* Ends the client object. The connections are closed when all its locks have ended too. The call that ends
    the last of them may block until pending releases have been written and everything written before has
-   been answered, for at most a node timeout. */
+   been answered, for at most a node timeout. While a thread of the library still asks a question that was
+   given up (redlock_set_keep_trying()), the connections are its, and no call waits: if the program ends then, a lock
+   that was just dropped stays for its ttl. redlock_lock_release() waits for the nodes itself. */
 void redlock_free(redlock_t *redlock);
 
 /* ---------------------------------------------------------------------------------------------
@@ -431,10 +433,13 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
 /* The same for all calls that wait: from now on, those of this thread call keep_trying(user) as redlock_acquire_while()
    does, and return CANCELLED when it returns 0; each still waits no longer than it would. A single attempt calls it only
    while first connections are waited for. redlock_connect(), redlock_check(), redlock_inspect(), their forms for JSON,
-   redlock_inspect_last_run(), and redlock_break_lock() while it looks for the holder, call it every 50 ms, and what they had
-   begun goes on in a thread of the library for as long as they may block. For
-   languages in which signals, or the end of the program, must end a wait. NULL: no function, as at the beginning. A thread
-   that has set one is handed no lock by its own process: it is notified, as by other processes. */
+   redlock_inspect_last_run(), and redlock_break_lock() while it looks for the holder, call it every 50 ms. After CANCELLED,
+   what they had begun goes on in a thread of the library for as long as they may block, and keeps the connections of the
+   client object until then: so redlock_free() does not wait for what is owed to the nodes, and a program that gives up
+   question after question has a thread, and its connections, for each. In a child that keep_trying itself forks, all of
+   these calls return CANCELLED.
+   For languages in which signals, or the end of the program, must end a wait. NULL: no function, as at the beginning. A
+   thread that has set one is handed no lock by its own process: it is notified, as by other processes. */
 void redlock_set_keep_trying(int (*keep_trying)(void *user), void *user);
 
 /* Takes a reentrant lock, which this thread can take again: if it holds the lock already, it gets another

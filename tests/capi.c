@@ -15,12 +15,15 @@
 
 #include "redlock.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -1850,7 +1853,7 @@ static void waits_of_a_thread_ask(redlock_t *redlock)
     ASKED(redlock_acquire_several(redlock, names, lens, 2, TTL, UINT64_MAX, &other));
     ASKED(redlock_acquire_write(redlock, "asks", 4, TTL, UINT64_MAX, &other));
     ASKED(redlock_acquire_read(redlock, "asks", 4, TTL, UINT64_MAX, &other));
-    /* A single attempt asks nothing, and the wait is as long as it was. */
+    /* A single attempt asks only while it connects, and the wait is as long as it was. */
     left = 0;
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "asks", 4, TTL, &other));
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "asks", 4, TTL, 0, &other));
@@ -1871,6 +1874,84 @@ static void waits_of_a_thread_ask(redlock_t *redlock)
     OK(redlock_lock_release(lock));
     OK(redlock_acquire(redlock, "asks", 4, TTL, &lock));
     OK(redlock_lock_release(lock));
+}
+
+typedef struct {
+    pid_t child;
+    int left;
+} forking_t;
+
+static int fork_once(void *user)
+{
+    forking_t *forking = (forking_t *)user;
+
+    if (forking->child < 0) {
+        fflush(NULL);
+        forking->child = fork();
+        if (forking->child == 0)
+            alarm(20);
+    }
+    return forking->left-- > 0;
+}
+
+/* Questions to what takes connections and answers nothing. */
+static void questions_of_a_thread_ask(void)
+{
+    int mute = socket(AF_INET, SOCK_STREAM, 0), left, yes, status;
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    char url[64], answer[1000];
+    const char *urls[1];
+    forking_t forking = {-1, 20};
+    uint64_t ended, took, again, left_ms;
+    size_t needed;
+    redlock_t *redlock;
+
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(mute, (struct sockaddr *)&address, sizeof address) == 0 && listen(mute, 100) == 0);
+    CHECK(getsockname(mute, (struct sockaddr *)&address, &length) == 0);
+    sprintf(url, "redis://127.0.0.1:%d", (int)ntohs(address.sin_port));
+    urls[0] = url;
+    redlock = client(urls, 1);
+    OK(redlock_set(redlock, REDLOCK_OPTION_CONNECT_TIMEOUT_MS, 60000));
+
+#define ASKED(call)                                                                                \
+    do {                                                                                           \
+        left = 3;                                                                                  \
+        IS(REDLOCK_CANCELLED, call);                                                               \
+        CHECK(left == -1 && last_error_has("given up"));                                           \
+    } while (0)
+    redlock_set_keep_trying(count_down, &left);
+    ASKED(redlock_connect(redlock));
+    ASKED(redlock_check(redlock, "asks", 4, answer, sizeof answer, &yes));
+    ASKED(redlock_check_json(redlock, "asks", 4, answer, sizeof answer, &needed));
+    ASKED(redlock_inspect(redlock, "asks", 4, answer, sizeof answer, &left_ms, &yes));
+    ASKED(redlock_inspect_json(redlock, "asks", 4, answer, sizeof answer, &needed));
+    ASKED(redlock_inspect_last_run(redlock, "asks", 4, answer, sizeof answer, &ended, &took, &again));
+    ASKED(redlock_break_lock(redlock, "asks", 4, "1a2b3c4d", &yes));
+#undef ASKED
+
+#ifndef __SANITIZE_ADDRESS__
+    /* The thread that asks is the parent's. */
+    redlock_set_keep_trying(fork_once, &forking);
+    status = redlock_inspect(redlock, "asks", 4, answer, sizeof answer, &left_ms, &yes);
+    if (forking.child == 0) {
+        CHECK(status == REDLOCK_CANCELLED && forking.left == 19);
+        execl("/bin/sh", "sh", "-c", "exit 17", (char *)NULL);
+        _exit(1);
+    }
+    CHECK(status == REDLOCK_CANCELLED && forking.left == -1);
+    CHECK(waitpid(forking.child, &status, 0) == forking.child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 17);
+#else
+    (void)forking, (void)fork_once, (void)status;
+#endif
+    redlock_set_keep_trying(NULL, NULL);
+    /* What was begun ends with the connections. */
+    close(mute);
+    redlock_free(redlock);
 }
 
 static int holds(const char *url, const char *resource)
@@ -1939,6 +2020,7 @@ int main(int argc, char **argv)
     other_kinds(redlock);
     other_kinds_are_handed_over(redlock);
     waits_of_a_thread_ask(redlock);
+    questions_of_a_thread_ask();
     log_messages(urls);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();

@@ -44,24 +44,36 @@ pub(super) fn answered<T: Send + 'static>(
     };
     let (question, (answers, answer)) = (Arc::new(question), channel());
     let (asks, to) = (question.clone(), redlock.clone());
-    // Nobody may wait for the answer any longer.
-    let work = move || drop(answers.send(asks(&to)));
+    let work = move || {
+        let result = asks(&to);
+        // Not the last user of its connections, if the caller ends the client object as soon as there is an answer.
+        drop((asks, to));
+        // Nobody may wait for the answer any longer.
+        drop(answers.send(result));
+    };
     if start_thread("redlock-ask", work).is_err() {
         return Ok(question(&redlock)?);
     }
+    let process = std::process::id();
     loop {
         match answer.recv_timeout(ASK) {
             Ok(result) => return Ok(result?),
             Err(RecvTimeoutError::Disconnected) => return Err(CFailure::panic("a panic")),
-            // SAFETY: the caller's function with the caller's argument, in the thread for which it was set.
-            Err(RecvTimeoutError::Timeout) if unsafe { function(user) } != 0 => {}
-            Err(RecvTimeoutError::Timeout) => {
-                return Err(CFailure {
-                    code: REDLOCK_CANCELLED,
-                    text: "given up before the nodes had answered".into(),
-                    ..CFailure::default()
-                });
-            }
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        // SAFETY: the caller's function with the caller's argument, in the thread for which it was set.
+        let goes_on = unsafe { function(user) } != 0;
+        let is_child = std::process::id() != process;
+        if is_child {
+            // A child that was forked by the function does not have the thread, which may have been sending just then.
+            std::mem::forget(answer);
+        } else if goes_on {
+            continue;
+        }
+        return Err(CFailure {
+            code: REDLOCK_CANCELLED,
+            text: "given up before the nodes had answered".into(),
+            ..CFailure::default()
+        });
     }
 }
