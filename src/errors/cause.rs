@@ -58,6 +58,8 @@ pub(crate) enum Cause {
     OtherServer,
     /// The sentinels name no master: why, and whether this lasts until the configuration is changed.
     NoMaster(String, bool),
+    /// Some of the sentinels behind a name name a master, and too few: what each one answers, and whether this lasts as above.
+    FewName(String, bool),
     /// A name has several addresses, and none of them leads to a master: the cause at each.
     NoAddress(Vec<(SocketAddr, Cause)>),
     /// A directory names another master: this one.
@@ -96,6 +98,10 @@ pub(crate) const ANNOUNCE_MASTER: &str = "if that is not the master's address fo
 /// Advice where a command is not answered that each server knows.
 pub(crate) const IS_A_PROXY: &str =
     " (is it a proxy? it may not know that command: give the address of the server behind it)";
+
+/// Advice where scripts are not run.
+pub(crate) const PERMIT_SCRIPTS: &str =
+    "permit EVAL, or SCRIPT LOAD and EVALSHA; a lock on one name needs none";
 
 /// A server that another one has named cannot be used.
 #[derive(Clone, Debug)]
@@ -252,7 +258,7 @@ impl Cause {
             | Cause::NoRelease(_)
             | Cause::NeedsScripts(..)
             | Cause::NoMark(_) => true,
-            Cause::NoMaster(_, is_final) => *is_final,
+            Cause::NoMaster(_, is_final) | Cause::FewName(_, is_final) => *is_final,
             Cause::NoAddress(all) => all.iter().all(|(_, cause)| cause.is_final()),
             Cause::NotConnected(..)
             | Cause::Unanswered(..)
@@ -282,9 +288,10 @@ impl Cause {
     /// The meaning of the server's refusal.
     pub(crate) fn meaning(&self) -> Meaning {
         match self.answered() {
-            Cause::Refused(text) | Cause::LoggedOut(text) | Cause::Demoted(text) => {
-                Meaning::of(text)
-            }
+            Cause::Refused(text)
+            | Cause::LoggedOut(text)
+            | Cause::Demoted(text)
+            | Cause::NeedsScripts(_, text) => Meaning::of(text),
             _ => Meaning::Other,
         }
     }
@@ -341,5 +348,18 @@ mod tests {
         }
         assert!(Cause::refused("NOAUTH Authentication required.").is_final());
         assert!(!Cause::refused("LOADING Redis is loading").is_final());
+    }
+
+    #[test]
+    fn a_refusal_of_scripts_means_what_its_text_says() {
+        for (text, meaning) in [
+            ("ERR unknown command 'EVAL'", Meaning::NoSuchCommand),
+            (
+                "NOPERM this user has no permissions to run the 'eval' command",
+                Meaning::NotPermitted,
+            ),
+        ] {
+            assert_eq!(Cause::needs_scripts("x", text).meaning(), meaning);
+        }
     }
 }

@@ -185,7 +185,9 @@ impl fmt::Display for Error {
                         Cause::Replica(_) | Cause::Sentinel | Cause::MasterReplaced(_) => {
                             "is no master"
                         }
-                        Cause::NoMaster(..) | Cause::NoAddress(_) => "has no master",
+                        Cause::NoMaster(..) | Cause::FewName(..) | Cause::NoAddress(_) => {
+                            "has no master"
+                        }
                         Cause::Quarantined(..) | Cause::Stepped(..) => "does not vote yet",
                         Cause::NoThread(_) => "was not asked",
                         _ => "did not answer",

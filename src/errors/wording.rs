@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::errors::cause::{Announced, Cause, IS_A_PROXY, Limit};
+use crate::errors::cause::{Announced, Cause, IS_A_PROXY, Limit, PERMIT_SCRIPTS};
 use crate::errors::own_words::brief;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::human;
@@ -51,6 +51,10 @@ impl Cause {
         match self {
             Cause::Refused(text) | Cause::LoggedOut(text) => {
                 format!("the server answered: {}", brief(text))
+            }
+            Cause::NeedsScripts(what, text) => {
+                let text = brief(text);
+                format!("{what} needs scripts, and the server answered: {text}")
             }
             Cause::Announced(announced) if announced.advice.is_none() => {
                 announced.names(&announced.cause.without_advice())
@@ -99,7 +103,8 @@ impl fmt::Display for Cause {
                 "that is a sentinel: write redis+sentinel://host:port/NAME, with the name of the master",
             ),
             Cause::OtherServer => f.write_str("another server, by its ID, answers"),
-            Cause::Endless(text) | Cause::NoMaster(text, _) => f.write_str(text),
+            Cause::Endless(text) => write!(f, "{text}"),
+            Cause::NoMaster(text, _) | Cause::FewName(text, _) => f.write_str(text),
             Cause::NoAddress(all) => no_address(f, all, self.is_replica()),
             Cause::MasterReplaced(to) => write!(f, "the master is {to} now"),
             Cause::Redirected(answer) => answer.fmt(f),
@@ -115,7 +120,7 @@ impl fmt::Display for Cause {
                 f,
                 "it permits neither EVAL nor DELIFEQ nor DELEX ({text}): a lock could be taken and not released"
             ),
-            Cause::NeedsScripts(what, text) => needs_scripts(f, what, text),
+            Cause::NeedsScripts(..) => write!(f, "{} ({PERMIT_SCRIPTS})", self.without_advice()),
             Cause::NoMark(why) => f.write_str(why),
             Cause::NoThread(text) => write!(f, "cannot start a thread: {text}"),
             Cause::NotAsked => f.write_str("not asked in time"),
@@ -142,15 +147,6 @@ fn no_address(
         true => f.write_str(" (it is looked up again; give a name of the master alone)"),
         false => Ok(()),
     }
-}
-
-fn needs_scripts(f: &mut fmt::Formatter<'_>, what: &str, text: &str) -> fmt::Result {
-    write!(
-        f,
-        "{what} needs scripts, and the server answered: {} (permit EVAL, or SCRIPT LOAD and EVALSHA; a lock on one name \
-         needs none)",
-        brief(text)
-    )
 }
 
 /// The maximum of addresses that are named.

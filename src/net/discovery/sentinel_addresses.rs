@@ -169,7 +169,13 @@ fn of_addresses(each: Vec<(Option<SocketAddr>, ServerAnswer<AddressAnswer>)>) ->
             Err(cause) => format!("{at}: {}", refusal(cause)),
         })
     });
-    Cause::NoMaster(texts.collect::<Vec<_>>().join(", "), is_final)
+    let texts = texts.collect::<Vec<_>>().join(", ");
+    let names =
+        |told: &ServerAnswer<AddressAnswer>| matches!(told, Ok(one) if one.master.is_some());
+    match each.iter().any(|(_, told)| names(told)) {
+        true => Cause::FewName(texts, is_final),
+        false => Cause::NoMaster(texts, is_final),
+    }
 }
 
 /// The right without which a sentinel names no master.

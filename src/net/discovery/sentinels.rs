@@ -204,10 +204,10 @@ impl Sentinels {
             }
         });
         let why = why.collect::<Vec<_>>().join("; ");
-        // Behind a name some may.
-        let is_several =
-            |word: &Result<_, _>| matches!(word, Err(Unknown::Failed(Cause::NoMaster(..))));
-        let some = opinions.names_any() || each.iter().any(|(_, word)| is_several(word));
+        // Some of those behind a name may name it.
+        let few_name =
+            |word: &Result<_, _>| matches!(word, Err(Unknown::Failed(Cause::FewName(..))));
+        let some = opinions.names_any() || each.iter().any(|(_, word)| few_name(word));
         let few = match some {
             true => "no majority of the sentinels names the master",
             false => "no sentinel names the master",
@@ -392,6 +392,22 @@ mod tests {
                 expected,
                 "{words}"
             );
+        }
+    }
+
+    #[test]
+    fn an_error_says_whether_a_sentinel_behind_a_name_names_the_master() {
+        let set = sentinels("redis+sentinel://127.0.0.1:1/m");
+        let now = clock::instant();
+        for (words, expected) in [
+            ("a!", "no majority of the sentinels names the master"),
+            ("-!", "no sentinel names the master"),
+            ("?!", "no sentinel names the master"),
+        ] {
+            let told = behind_a_name(words);
+            let opinions = set.weigh((now, Duration::ZERO), &[ReceivedAnswer::Answer(&told, now)]);
+            let text = set.no_master(&opinions).to_string();
+            assert!(text.starts_with(expected), "{words}: {text}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Findings about a node that cannot be asked, or refuses what locks need.
 
-use crate::errors::cause::Cause;
+use crate::errors::cause::{Cause, PERMIT_SCRIPTS};
 use crate::errors::server_error::Meaning;
 use crate::ops::rules::codes::Code;
 use crate::ops::rules::facts::{Facts, NodeReport, TrialLock};
@@ -24,6 +24,7 @@ pub(super) fn advice(cause: &Cause) -> (Code, &'static str) {
         | Cause::Redirected(_)
         | Cause::LoggedOut(_)
         | Cause::Demoted(_) => meaning.advice().unwrap_or("look at its log"),
+        Cause::NeedsScripts(..) => PERMIT_SCRIPTS,
         Cause::NoCredentials(_) => return (Code::Auth, "the program's closure must give them"),
         Cause::NoAnswer(..) | Cause::Unanswered(..) => {
             "look at its load and the network: it may stand still"

@@ -320,7 +320,11 @@ fn use_natively(server: &Server, url: &str, label: Option<&str>) {
         ("a lock on several names", holder.several(["o", "p"])),
     ];
     for (what, other) in others {
-        let errors = unavailable(other.unwrap().try_acquire(TTL));
+        let other = other.unwrap();
+        let report = other.check().unwrap().to_string();
+        let why = "no lock can be had from it: permit EVAL";
+        assert!(report.contains(why), "{report}");
+        let errors = unavailable(other.try_acquire(TTL));
         let text = errors.to_string();
         assert!(text.contains(&format!("{what} {advice}")), "{text}");
         assert!(text.contains(url.rsplit(':').next().unwrap()), "{text}");
@@ -539,6 +543,9 @@ fn each_client_logs_once_what_is_missing() {
         let server = Server::plain();
         let url = narrow(&server, Native::DelIfEq, false);
         use_twice(&server, &url, "runs no scripts");
+        let server = Server::plain();
+        let url = narrow(&server, Native::DelIfEq, false);
+        use_twice(&server, &url, "counts no fencing tokens: it does not have");
         let server = Server::start();
         let user = "ACL SETUSER u on >pw ~a ~b &* +@all";
         server.command(&user.split(' ').collect::<Vec<_>>());
