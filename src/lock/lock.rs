@@ -41,10 +41,11 @@ pub(crate) fn names_to_lock<'a>(
 /// [`node_timeout`](crate::Options::node_timeout); up to six while the lock's slot of a Redis Cluster moves. (After
 /// [`resume`](crate::Redlock::resume), the release may be the first operation of the program, and has to connect.)
 ///
-/// A release returns when a majority of the nodes has answered. All other answers are read by the next operation, or,
-/// after one `node_timeout`, by a thread. A release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent
-/// again. So is one that a node refuses for now (it is busy, or cannot write to its disk), until the node carries it
-/// out or the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
+/// A release returns when a majority of the nodes has answered, a drop at once. The other answers are read by the next
+/// operation, or, after one `node_timeout`, by a thread. A release that was not carried out, because the connection was
+/// closed or the node had forgotten the scripts, is sent again. So is one that a node refuses for now (it is busy, or
+/// cannot write to its disk), until the node carries it out or the key has ended; once the last handle and the last lock
+/// are dropped, for one `node_timeout`.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) route: Route,

@@ -158,7 +158,7 @@ fn c_program(mut command: Command, pairs: u32, growth_kib: u32) -> Output {
     run(&mut command, "valgrind")
 }
 
-/// It as C99 with the static library, compiled once.
+/// The C program as C99 with the static library, compiled once.
 fn static_c_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {

@@ -143,7 +143,7 @@ with locks.lock("signal:kept", ttl=10) as lock:
         self.assertEqual(child.communicate(timeout=30), ("", ""))
 
     def test_ctrl_c_ends_every_call_that_waits_for_a_connection_soon(self):
-        # Its connections are taken, and nothing answers.
+        # Connections are taken there, and nothing answers.
         with socket.create_server(("127.0.0.1", 0)) as mute:
             node = f"redis://127.0.0.1:{mute.getsockname()[1]}"
             for call in ("connect()", 'check("probe")', 'check_json("probe")', 'inspect("a")', 'inspect_json("a")', 'locked("a")',

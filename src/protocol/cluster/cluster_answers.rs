@@ -104,7 +104,7 @@ impl<A: Clone + PartialEq + ShownAddress> Maps<A> {
         let (one, other) = (self.opinions.server(one)?, self.opinions.server(other)?);
         let text = format!(
             "{one} and {other} name no server in common: they are of two Redis Clusters (give the addresses of one), or of one, \
-             and do not reach each other (let them, or leave out the one that CLUSTER NODES at the other calls failed)"
+             and do not reach each other (let them, or leave out the one that the CLUSTER NODES of the other marks as failed)"
         );
         (!mutant(Mutant::TwoClustersAreOne)).then_some(Cause::NoMaster(text, false))
     }
