@@ -103,8 +103,9 @@ impl fmt::Display for Cause {
                 "that is a sentinel: write redis+sentinel://host:port/NAME, with the name of the master",
             ),
             Cause::OtherServer => f.write_str("another server, by its ID, answers"),
-            Cause::Endless(text) => write!(f, "{text}"),
-            Cause::NoMaster(text, _) | Cause::FewName(text, _) => f.write_str(text),
+            Cause::Endless(text) | Cause::NoMaster(text, _) | Cause::FewName(text, _) => {
+                f.write_str(text)
+            }
             Cause::NoAddress(all) => no_address(f, all, self.is_replica()),
             Cause::MasterReplaced(to) => write!(f, "the master is {to} now"),
             Cause::Redirected(answer) => answer.fmt(f),
@@ -116,10 +117,7 @@ impl fmt::Display for Cause {
                 "the restart guard needs {needed}, which this server does not report, or not to this user"
             ),
             Cause::NoWitness(text) => no_witness(f, text),
-            Cause::NoRelease(text) => write!(
-                f,
-                "it permits neither EVAL nor DELIFEQ nor DELEX ({text}): a lock could be taken and not released"
-            ),
+            Cause::NoRelease(text) => no_release(f, text),
             Cause::NeedsScripts(..) => write!(f, "{} ({PERMIT_SCRIPTS})", self.without_advice()),
             Cause::NoMark(why) => f.write_str(why),
             Cause::NoThread(text) => write!(f, "cannot start a thread: {text}"),
@@ -133,6 +131,13 @@ fn mute(f: &mut fmt::Formatter<'_>, limit: Duration) -> fmt::Result {
         f,
         "not connected within {} (connect_timeout): it has said nothing (does this port speak TLS?)",
         human(limit)
+    )
+}
+
+fn no_release(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    write!(
+        f,
+        "it permits neither EVAL nor DELIFEQ nor DELEX ({text}): a lock could be taken and not released"
     )
 }
 
