@@ -702,7 +702,7 @@ impl Drop for OnDrop<'_> {
 
 /// Threads of this process that attend to nodes.
 pub fn attendants() -> usize {
-    named("redlock-node")
+    named("redlock-node") + confirmers()
 }
 
 /// Threads of this process that listen to nodes.
