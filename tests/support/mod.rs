@@ -702,7 +702,19 @@ impl Drop for OnDrop<'_> {
 
 /// Threads of this process that attend to nodes.
 pub fn attendants() -> usize {
-    named("redlock-node") + confirmers()
+    named("redlock-node")
+}
+
+/// Waits until the threads have ended that connected nodes, or confirm what was released. One that is being started may not
+/// have its name yet.
+pub fn wait_for_quiet() {
+    let mut quiet_since = Instant::now();
+    eventually("no thread connects or confirms", || {
+        if attendants() + confirmers() > 0 {
+            quiet_since = Instant::now();
+        }
+        quiet_since.elapsed() > ms(200)
+    });
 }
 
 /// Threads of this process that listen to nodes.

@@ -62,7 +62,7 @@ fn a_lock_dropped_just_when_servers_close_the_connections_is_gone_soon() {
                     drop(hold_and_strike(&redlock, &servers, &servers, fault));
                     let what = format!("{nodes} nodes, {fault:?}, round {round}");
                     eventually(&what, || is_gone(&servers));
-                    let over = || attendants() == 0;
+                    let over = || attendants() + confirmers() == 0;
                     eventually("all threads have ended", over);
                 }
             }
@@ -344,7 +344,7 @@ fn what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_
             let threads: Vec<_> = each.collect();
             threads.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        let over = || attendants() == 0;
+        let over = || attendants() + confirmers() == 0;
         eventually("all threads have ended", over);
         drop(users);
     });

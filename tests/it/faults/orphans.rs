@@ -425,7 +425,7 @@ fn ten_thousand_locks_given_up_while_a_majority_is_stopped_are_all_released() {
             .collect();
         servers[..2].iter().for_each(Server::stop);
         eventually("the nodes are away", || {
-            redlock.try_acquire("probe", TTL).is_err() && threads_named("redlock-node").len() >= 2
+            redlock.try_acquire("probe", TTL).is_err() && attendants() >= 2
         });
         drop(held);
         servers[..2].iter().for_each(Server::resume);

@@ -279,7 +279,7 @@ fn a_thousand_inspections_leave_no_connection_no_thread_and_no_key() {
     in_own_process(name, || {
         let servers = Server::several(3);
         let redlock = unhurried_connected(&servers);
-        eventually("no attendants", || attendants() == 0);
+        wait_for_quiet();
         let held = take(&redlock, "held");
         let (files, threads_before) = (open_files(), threads());
         for _ in 0..1000 {

@@ -403,7 +403,7 @@ fn many_wait(threads: u64) {
     let redlock = connected(&servers);
     let lock = take(&redlock, "a");
     let state = || (support::threads(), open_files());
-    eventually("no thread is left of connecting", || attendants() == 0);
+    wait_for_quiet();
     let before = state();
     let (ok, busy) = (AtomicU64::new(0), AtomicU64::new(0));
     let most_files = std::thread::scope(|scope| {
@@ -497,7 +497,7 @@ fn threads_of_the_same_process_need_no_subscriptions() {
         let options = Options::new().node_timeout(NODE_TIMEOUT);
         let redlock = connected(&servers).with_options(options).unwrap();
         drop(take(&redlock, "a"));
-        eventually("no thread is left of connecting", || attendants() == 0);
+        wait_for_quiet();
         // The connection that reads this figure is new each time.
         let connections = || {
             let of = |server: &Server| server.info("stats", "total_connections_received");
@@ -557,7 +557,7 @@ fn subscriptions_end_soon_after_the_last_need() {
             };
             servers.iter().flat_map(of).collect::<Vec<_>>()
         };
-        eventually("no thread is left of connecting", || attendants() == 0);
+        wait_for_quiet();
         let before = (threads(), open_files());
         for gives_up in [false, true] {
             let lock = take(&other, "a");
